@@ -16,12 +16,18 @@ using EndOfText = SamplingParams::EndOfText;
 
 enum class Layers : uint8_t { kDense, kHybrid };
 
+// A step may have so many rows until it runs out of memory, and none of them with this token.
+struct StepMemory {
+  int64_t rows = 1 << 30;
+  int32_t too_large = -1;
+};
+
 // Writes its end token at position `end_at`, before it the token 1.
 class EndsAt final : public Model {
  public:
   static constexpr int32_t kVocab = 64, kEnd = 62;
 
-  explicit EndsAt(Layers layers, int32_t end_at = 1 << 30) : end_at_(end_at) {
+  explicit EndsAt(Layers layers, int32_t end_at = 1 << 30, StepMemory memory = {}) : end_at_(end_at), memory_(memory) {
     info_ = {.architecture = "ends at",
              .vocab_size = kVocab,
              .context_length = 1 << 20,
@@ -36,6 +42,10 @@ class EndsAt final : public Model {
   }
   const ModelInfo& info() const override { return info_; }
   Tensor forward(const ForwardBatch& batch) const override {
+    const auto* ids = static_cast<const int32_t*>(batch.input_ids.data());
+    const bool fits = batch.num_tokens() <= memory_.rows &&
+                      std::find(ids, ids + batch.num_tokens(), memory_.too_large) == ids + batch.num_tokens();
+    HR_REQUIRE(fits, ErrorCode::kOutOfMemory, "no memory for the step");
     Tensor logits = Tensor::zeros(DType::kF32, {std::ssize(batch.logits_rows), kVocab});
     const auto* positions = static_cast<const int32_t*>(batch.positions.data());
     for (size_t r = 0; r < batch.logits_rows.size(); ++r) {
@@ -48,6 +58,7 @@ class EndsAt final : public Model {
  private:
   ModelInfo info_;
   int32_t end_at_;
+  StepMemory memory_;
 };
 
 EngineConfig memory_config(int32_t pages, int32_t page_size, int32_t context, int32_t cached_states = 8) {
@@ -261,6 +272,62 @@ TEST(EngineMemory, TextsOfTwoSaltsAreNeverShared) {
   EXPECT_EQ(reused("b"), 0);
   EXPECT_EQ(reused(""), 0);
   EXPECT_EQ(reused("a"), 96);
+}
+
+struct Ends {
+  std::map<int64_t, size_t> tokens;
+  std::map<int64_t, ErrorCode> errors;
+};
+
+Ends run_to_end(Engine& engine) {
+  Ends ends;
+  for (int steps = 0; !engine.idle() && steps < 2000; ++steps) {
+    for (const StepOutput& out : engine.step()) {
+      if (out.error) {
+        ends.errors[out.sequence_id] = out.error->code();
+      } else {
+        ++ends.tokens[out.sequence_id];
+      }
+    }
+    engine.scheduler().audit();
+  }
+  EXPECT_TRUE(engine.idle());
+  return ends;
+}
+
+TEST(EngineMemory, AStepThatRunsOutOfMemoryRunsAgainInParts) {
+  for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
+    const EndsAt model(layers, 1 << 30, {.rows = 70});
+    Engine engine(model, memory_config(64, 16, 512));
+    for (uint64_t i = 0; i < 4; ++i) engine.add(random_ids(60, i), tokens_of(20));
+    const Ends ends = run_to_end(engine);
+    EXPECT_TRUE(ends.errors.empty());
+    for (int64_t id = 1; id <= 4; ++id) EXPECT_EQ(ends.tokens.at(id), 20u);
+  }
+}
+
+TEST(EngineMemory, APromptLargerThanMemoryRunsInSmallerSteps) {
+  const EndsAt model(Layers::kHybrid, 1 << 30, {.rows = 70});
+  Engine engine(model, memory_config(64, 16, 512));
+  engine.add(random_ids(300, 1), tokens_of(20));
+  EXPECT_EQ(run_to_end(engine).tokens.at(1), 20u);
+}
+
+TEST(EngineMemory, WhoRunsOutOfMemoryAloneEndsAndTheOthersGoOn) {
+  for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
+    const EndsAt model(layers, 1 << 30, {.too_large = 61});
+    Engine engine(model, memory_config(64, 16, 512));
+    for (uint64_t i = 0; i < 3; ++i) engine.add(random_ids(60, i), tokens_of(30));
+    engine.step();
+    Ids large = random_ids(60, 9);
+    large[40] = 61;
+    const int64_t id = engine.add(large, tokens_of(30));
+    const Ends ends = run_to_end(engine);
+    EXPECT_EQ(ends.errors.size(), 1u);
+    EXPECT_EQ(ends.errors.at(id), ErrorCode::kOutOfMemory);
+    for (int64_t other = 1; other <= 3; ++other) EXPECT_EQ(ends.tokens.at(other), 29u) << "one came before";
+    EXPECT_EQ(engine.scheduler().free_pages(), 64);
+  }
 }
 
 PrefixMiss miss_of(Engine& engine, const Ids& prompt, std::string salt = {}) {

@@ -190,7 +190,7 @@ void Engine::note(const std::vector<ScheduledStep>& steps) {
   }
 }
 
-// A failed step is not retried: it would update recurrent states twice.
+// A failed step is not retried, but for one that ran out of memory.
 std::vector<int64_t> Engine::requests_of_failed_step() const {
   std::vector<int64_t> ids = in_step_;
   ids.insert(ids.end(), scheduler_.in_plan().begin(), scheduler_.in_plan().end());
@@ -222,11 +222,74 @@ void Engine::fail_alone(int64_t id) {
 void Engine::fail(int64_t id) { end(id, PageTable::Keeps::kNo); }
 
 std::vector<StepOutput> Engine::step() {
-  return run_step_or_fail([this] { return run_step(); });
+  return run_step_or_fail([this] {
+    for (;;) {
+      try {
+        return run_step();
+      } catch (...) {
+        const Error e = handled_error();
+        if (e.code() != ErrorCode::kOutOfMemory || !split_step()) throw;
+      }
+    }
+  });
+}
+
+// Nothing of the step is committed, and running it again stores the same K and V. Recurrent states alone may have been
+// updated in place: their requests run their text again.
+bool Engine::split_step() {
+  if (in_flight_.size() != 1 || in_flight_.front().steps.empty()) return false;
+  std::vector<ScheduledStep> steps = std::move(in_flight_.front().steps);
+  drain();
+  in_step_.clear();
+  std::erase_if(steps, [](const ScheduledStep& step) { return step.sequence == nullptr; });
+  std::vector<int64_t> ids;
+  int32_t rows = 0;
+  for (const ScheduledStep& step : steps) {
+    ids.push_back(step.sequence->id);
+    rows += step.plan.num_rows();
+  }
+  if (model_.info().num_gdn_layers > 0) {
+    for (auto step = steps.rbegin(); step != steps.rend(); ++step) scheduler_.preempt(*step->sequence);
+  }
+  retry_apart(ids, rows);
+  return true;
+}
+
+// A request that runs out of memory alone gets smaller steps, or ends. If none does, all get smaller steps.
+void Engine::retry_apart(const std::vector<int64_t>& ids, int32_t rows) {
+  if (retries_.empty()) {
+    rows_of_failed_step_ = rows;
+  } else {
+    retries_.pop_front();
+  }
+  if (ids.size() > 1) {
+    const auto half = ids.begin() + std::ssize(ids) / 2;
+    retries_.emplace_front(half, ids.end());
+    retries_.emplace_front(ids.begin(), half);
+    return;
+  }
+  rows_of_failed_step_ = 0;
+  Sequence& s = *sequences_.at(ids.front());
+  if (rows <= rows_needed(strategy_->traits(), s)) return fail_alone(s.id);
+  s.most_rows = std::max(rows / 2, rows_needed(strategy_->traits(), s));
+  retries_.push_front(ids);
+}
+
+void Engine::end_retry() {
+  if (retries_.empty()) return;
+  retries_.pop_front();
+  if (!retries_.empty() || rows_of_failed_step_ == 0) return;
+  const int32_t most = std::max(rows_of_failed_step_ / 2, 1);
+  if (config_.log) {
+    config_.log(LogLevel::kWarning, str("a step of ", rows_of_failed_step_,
+                                        " rows ran out of memory; steps have at most ", most, " rows from now on"));
+  }
+  scheduler_.limit_rows(most);
 }
 
 std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
-  std::vector<ScheduledStep> steps = scheduler_.next(admits);
+  const bool retries = !retries_.empty() && admits == Scheduler::Admits::kWhoFits;
+  std::vector<ScheduledStep> steps = scheduler_.next(admits, retries ? retries_.front() : std::vector<int64_t>());
   note(steps);
   for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
   return steps;

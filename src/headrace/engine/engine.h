@@ -120,6 +120,11 @@ class Engine {
   // Returns the requests that end with a step that threw: those that note() named, and those being planned.
   std::vector<int64_t> requests_of_failed_step() const;
   void fail_step();
+  // Plans to run the requests of the step in flight, which ran out of memory, in smaller steps. One that does so alone
+  // ends. False if they cannot run again.
+  bool split_step();
+  void retry_apart(const std::vector<int64_t>& ids, int32_t rows);
+  void end_retry();  // a step has run, or none could be planned
   // Within a handler of an exception that concerns this request alone: ends it with an output that holds the exception.
   // Rethrows Error kCuda, which concerns all.
   void fail_alone(int64_t id);
@@ -194,10 +199,12 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
-  std::vector<int64_t> in_step_;        // ids of the requests that run_step_or_fail() runs
-  std::vector<StepOutput> outputs_;     // of the step that runs
-  std::deque<InFlightStep> in_flight_;  // at most two, oldest first
-  bool batch_changed_ = false;          // a request was added or ended since the oldest step in flight was launched
+  std::deque<std::vector<int64_t>> retries_;  // requests of the next steps, each step's; empty: all
+  int32_t rows_of_failed_step_ = 0;           // 0: a request was found that ran out of memory alone
+  std::vector<int64_t> in_step_;              // ids of the requests that run_step_or_fail() runs
+  std::vector<StepOutput> outputs_;           // of the step that runs
+  std::deque<InFlightStep> in_flight_;        // at most two, oldest first
+  bool batch_changed_ = false;  // a request was added or ended since the oldest step in flight was launched
 };
 
 }  // namespace headrace

@@ -41,7 +41,12 @@ bool Engine::launch_first() {
     return true;
   }
   std::optional<std::vector<ScheduledStep>> planned;
-  while (!planned) planned = try_next_steps(Scheduler::Admits::kWhoFits);
+  while (!planned) {
+    planned = try_next_steps(Scheduler::Admits::kWhoFits);
+    if (!planned || !planned->empty() || retries_.empty()) continue;
+    end_retry();
+    planned.reset();
+  }
   in_flight_.push_back({.steps = std::move(*planned)});
   std::vector<ScheduledStep>& steps = in_flight_.back().steps;
   show_planned(steps);
@@ -60,8 +65,8 @@ bool Engine::may_launch_next() const {
   const auto has_room = [](const ScheduledStep& step) {
     return step.sequence->num_tokens() + 1 < step.sequence->limit;
   };
-  return last.depth == Depth::kTwo && !batch_changed_ && last.steps.size() == scheduler_.num_running() &&
-         std::ranges::all_of(last.steps, has_room);
+  return last.depth == Depth::kTwo && !batch_changed_ && retries_.empty() &&
+         last.steps.size() == scheduler_.num_running() && std::ranges::all_of(last.steps, has_room);
 }
 
 void Engine::launch_next() {
@@ -119,6 +124,7 @@ std::vector<StepOutput> Engine::run_step() {
   for (const ScheduledStep& one : steps) counters_.rows += one.plan.num_rows();
   counters_.tokens += std::ranges::count_if(outputs_, [](const StepOutput& out) { return !out.error; });
   in_flight_.pop_front();
+  if (!ahead) end_retry();
   return std::exchange(outputs_, {});
 }
 

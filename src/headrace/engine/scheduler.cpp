@@ -35,7 +35,8 @@ Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& stra
       states_(
           {.num_states = config.num_states, .num_cached = strategy.traits().text_block ? num_cached_states(config) : 0},
           pages_),
-      by_row_(static_cast<size_t>(config.max_requests) + 1) {}
+      by_row_(static_cast<size_t>(config.max_requests) + 1),
+      most_rows_(config.max_tokens_per_step) {}
 
 void Scheduler::check_length(const Sequence& s) const {
   HR_REQUIRE(s.prompt_len > 0, ErrorCode::kInvalidArgument, "request ", s.id, ": the prompt is empty");
@@ -147,6 +148,8 @@ int32_t Scheduler::chunk_of(const Sequence& s, int32_t rows) const {
 }
 
 bool Scheduler::plan_one(Sequence& s, int32_t most_rows) {
+  if (planned_.empty()) most_rows = std::max(most_rows, rows_needed(strategy_.traits(), s));
+  most_rows = std::min(most_rows, s.most_rows);
   if (!s.begun || most_rows <= 0) return false;  // it waits, or nothing is left for it
   in_plan_ = {s.id};
   StepPlan plan = strategy_.plan(s, chunk_of(s, most_rows));
@@ -174,12 +177,12 @@ void Scheduler::plan_prompts(std::vector<Sequence*>& prompts) {
 }
 
 // Plans all before any sequence changes but for its pages: an error then concerns one request only.
-void Scheduler::plan() {
+void Scheduler::plan(std::span<const int64_t> only) {
   planned_.clear();
-  budget_ = config_.max_tokens_per_step;
+  budget_ = most_rows_;
   std::vector<Sequence*> prompts;
   for (Sequence* s : std::vector(running_)) {
-    if (!s->begun) continue;
+    if (!s->begun || (!only.empty() && std::ranges::find(only, s->id) == only.end())) continue;
     if (s->num_cached < s->prefill_len) {
       prompts.push_back(s);
     } else {
@@ -198,7 +201,7 @@ void Scheduler::admit_waiting() {
   }
 }
 
-std::vector<ScheduledStep> Scheduler::next(Admits admits) {
+std::vector<ScheduledStep> Scheduler::next(Admits admits, std::span<const int64_t> only) {
   admits_ = admits;
   for (Sequence* s : running_) {
     in_plan_ = {s->id};
@@ -212,7 +215,7 @@ std::vector<ScheduledStep> Scheduler::next(Admits admits) {
     }
   }
   if (admits == Admits::kWhoFits) admit_waiting();
-  plan();
+  plan(only);
   for (ScheduledStep& step : planned_) {
     in_plan_.push_back(step.sequence->id);
     states_.plan(step);

@@ -41,9 +41,11 @@ class Scheduler {
   void add(Sequence& sequence);
   // Plans the next step within max_tokens_per_step: sequences that decode first, then prompt chunks. The oldest prompt
   // has a quarter of what decoding leaves, the rest goes to the prompts with the fewest tokens left.
-  // kNobody: admits no waiting sequence and preempts none.
+  // kNobody: admits no waiting sequence and preempts none. `only`: ids of the sequences that may run; empty: all.
   enum class Admits : uint8_t { kWhoFits, kNobody };
-  std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits);
+  std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits, std::span<const int64_t> only = {});
+  // Plans steps with at most so many rows from now on. One may have more if the first request of it needs them.
+  void limit_rows(int32_t most) { most_rows_ = most; }
   // Gives each running sequence the pages for one token more. False if there are too few; some may have theirs then.
   bool make_room_for_next();
   // After next() has thrown: ids of the sequences it failed for. They must not run again; the others are unchanged.
@@ -80,7 +82,7 @@ class Scheduler {
   bool make_room(Sequence& sequence, int32_t num_tokens);
   Sequence* youngest_behind(const Sequence& sequence);  // one that may be preempted; or null
 
-  void plan();
+  void plan(std::span<const int64_t> only);
   bool plan_one(Sequence& sequence, int32_t most_rows);
   void plan_prompts(std::vector<Sequence*>& prompts);
   int32_t chunk_of(const Sequence& sequence, int32_t rows) const;
@@ -95,6 +97,7 @@ class Scheduler {
   std::vector<Sequence*> running_;  // not owned, in order of admission
   std::vector<Sequence*> by_row_;   // running ones by table row
   int64_t num_preempted_ = 0;
+  int32_t most_rows_;
 
   // Of the call of next().
   Admits admits_ = Admits::kWhoFits;

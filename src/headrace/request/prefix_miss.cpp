@@ -13,7 +13,8 @@ std::string reason_of(const PrefixMiss& miss) {
     case kNewText: return str("no cached text goes on behind token ", miss.num_matching);
     case kOtherText: return str("cached text goes on with other tokens behind token ", miss.num_matching);
     case kPageEvicted: return str("the text behind token ", miss.num_matching, " was evicted");
-    case kStateMissing: return str("no recurrent state was left between tokens ", miss.position, " and ", miss.num_matching);
+    case kStateMissing:
+      return str("no recurrent state was left between tokens ", miss.position, " and ", miss.num_matching);
     case kStateEvicted: return str("the recurrent state behind token ", miss.num_matching, " was evicted");
   }
   return "unknown";

@@ -1,6 +1,7 @@
 // The state of a request in the engine.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -63,10 +64,11 @@ struct Sequence {
   Tensor conditioning;
   std::optional<FinishReason> finish_reason;
 
-  std::string cache_salt;     // the prefix cache shares text among requests of one salt only
-  int32_t prefill_len = 0;    // tokens to run before the sequence decodes: the prompt; once preempted, what was cached
-  int32_t num_preempted = 0;  // times that it lost its pages
-  PrefixMiss miss;            // of when it began last
+  std::string cache_salt;   // the prefix cache shares text among requests of one salt only
+  int32_t prefill_len = 0;  // tokens to run before the sequence decodes: the prompt; once preempted, what was cached
+  int32_t most_rows = std::numeric_limits<int32_t>::max();  // of a step; fewer once one ran out of memory
+  int32_t num_preempted = 0;                                // times that it lost its pages
+  PrefixMiss miss;                                          // of when it began last
 
   // Resources of a running sequence.
   int32_t table_row = 0;  // 0: it waits
