@@ -21,10 +21,9 @@ constexpr int32_t kGoalRunning = 256, kGoalCached = 1000, kShortLen = 256, kGoal
 constexpr double kGoalDenseUs = 60, kGoalHybridUs = 80, kGoalGrowth = 0.05, kGoalAdmissionUs = 60;
 
 using Kind = EmptyEngineKind;
-constexpr std::array kKinds = {Kind{Kind::Layers::kDense, Kind::Path::kCpu},
-                               Kind{Kind::Layers::kDense, Kind::Path::kFakeDevice},
-                               Kind{Kind::Layers::kHybrid, Kind::Path::kCpu},
-                               Kind{Kind::Layers::kHybrid, Kind::Path::kFakeDevice}};
+constexpr std::array kKinds = {
+    Kind{Kind::Layers::kDense, Kind::Path::kCpu}, Kind{Kind::Layers::kDense, Kind::Path::kFakeDevice},
+    Kind{Kind::Layers::kHybrid, Kind::Path::kCpu}, Kind{Kind::Layers::kHybrid, Kind::Path::kFakeDevice}};
 
 // Microseconds of CPU time that `work` takes on this thread.
 template <class Work>
@@ -160,10 +159,10 @@ void bench_steps(const EngineBenchConfig& bench, Kind kind) {
     const StepTimes times = step_times(bench, kind, of);
     std::optional<double> goal;
     if (of.running == kGoalRunning) goal = kind.layers == Kind::Layers::kDense ? kGoalDenseUs : kGoalHybridUs;
-    write_row(fmt::format("step of {} running behind {} tokens {}", of.running, of.input_len, kind.name()),
-              times.microseconds, goal,
-              times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth)
-                           : "");
+    write_row(
+        fmt::format("step of {} running behind {} tokens {}", of.running, of.input_len, kind.name()),
+        times.microseconds, goal,
+        times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth) : "");
   }
 }
 

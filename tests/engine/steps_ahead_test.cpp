@@ -100,6 +100,7 @@ SamplingParams drawn(int32_t max_tokens, uint64_t seed) {
 
 struct Place {
   std::string family, device;
+  friend void PrintTo(const Place& place, std::ostream* out) { *out << place.family << " on " << place.device; }
 };
 
 class StepsAheadOf : public testing::TestWithParam<Place> {
