@@ -137,6 +137,22 @@ TEST_F(PrefixTreeTest, APendingNodeHasAnOwnerUntilItIsComputed) {
   EXPECT_EQ(tree_.num_children(1), 0);
 }
 
+TEST_F(PrefixTreeTest, TellsTheNewestChildWhileItIsThere) {
+  EXPECT_EQ(tree_.newest_child(root()), 0);
+  const Place first = insert(root(), 1, 1);
+  EXPECT_EQ(tree_.newest_child(root()), 1);
+  EXPECT_EQ(tree_.newest_child(first), 0);
+  insert(first, 2, 2);
+  insert(first, 7, 3);
+  EXPECT_EQ(tree_.newest_child(first), 3);
+  EXPECT_TRUE(std::ranges::equal(tree_.tokens_of(3), page_of(7)));
+  EXPECT_EQ(tree_.newest_child(root("other")), 0) << "no other salt's text is shown";
+  tree_.remove(2);
+  EXPECT_EQ(tree_.newest_child(first), 3);
+  tree_.remove(3);
+  EXPECT_EQ(tree_.newest_child(first), 0);
+}
+
 TEST_F(PrefixTreeTest, RefusesToBreakThePathOfAUser) {
   const Place first = insert(root(), 1, 1);
   insert(first, 2, 2);
@@ -458,6 +474,7 @@ class RandomUse {
     EXPECT_EQ(tree_.state_of(node.page), node.slot);
     EXPECT_EQ(tree_.lost_state(node.page), node.lost_state);
     EXPECT_EQ(tree_.num_children(node.page), num_children(prefix));
+    EXPECT_TRUE(std::ranges::equal(tree_.tokens_of(node.page), last_page(prefix.tokens)));
     EXPECT_TRUE(parent.tokens.empty() || node.users <= model_.at(parent).users);
     if (!node.superseded_by) return;
     EXPECT_TRUE(is_above(prefix.tokens, *node.superseded_by));
@@ -553,6 +570,7 @@ class RandomUse {
     EXPECT_EQ(place.key, tree_.place_of(id).key);
     EXPECT_EQ(place.root, tree_.place_of(id).root);
     model_[next] = {.page = id, .users = 1, .owner = id + 100, .pending = pending, .superseded_by = {}};
+    EXPECT_EQ(tree_.newest_child(place_of(request->text)), id);
     if (num_children(request->text) == 2) branch_off(request->text);
     request->text = next;
     request->pages.push_back(id);
@@ -606,6 +624,9 @@ class RandomUse {
     EXPECT_EQ(evicted.page, node.page);
     EXPECT_EQ(evicted.state_slot, node.slot);
     EXPECT_EQ(num_children(prefix), 0);
+    const int32_t newest = tree_.newest_child(place_of(parent_of(prefix)));
+    EXPECT_NE(newest, node.page);
+    EXPECT_TRUE(newest == 0 || tree_.contains(newest));
     if (node.has_state()) drop_state(prefix);
     model_.erase(prefix);
     free_.push_back(node.page);
