@@ -101,14 +101,7 @@ class FullTree {
   }
 
   std::vector<int32_t> match(std::span<const int32_t> text) {
-    std::vector<int32_t> pages;
-    PrefixTree::Place place = tree_.root_of("");
-    while (std::ssize(pages) < pages_of(text)) {
-      const int32_t page = tree_.find(place, page_at(text, pages.size()));
-      if (page == 0) break;
-      pages.push_back(page);
-      place = tree_.place_of(page);
-    }
+    std::vector<int32_t> pages = tree_.find_path(tree_.root_of(""), text);
     for (const int32_t page : pages) tree_.add_user(page);
     return pages;
   }

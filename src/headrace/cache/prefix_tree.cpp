@@ -1,6 +1,7 @@
 #include "headrace/cache/prefix_tree.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "headrace/core/error.h"
@@ -45,16 +46,12 @@ uint64_t hash_of_salt(std::string_view salt) {
   return mixed(hash);
 }
 
-size_t num_tokens(int32_t num_pages, int32_t page_size) {
-  return (static_cast<size_t>(num_pages) + 1) * static_cast<size_t>(page_size);
-}
-
 }  // namespace
 
 PrefixTree::PrefixTree(int32_t num_pages, int32_t page_size)
     : page_size_(page_size),
       nodes_(static_cast<size_t>(num_pages) + 1),
-      tokens_(std::make_unique_for_overwrite<Line[]>(num_tokens(num_pages, page_size) / std::size(Line().tokens) + 1)),
+      tokens_(DType::kI32, {int64_t{num_pages} + 1, page_size}),
       entries_(std::bit_ceil(2 * nodes_.size())),
       evicted_(std::bit_ceil(nodes_.size())) {}
 
@@ -71,7 +68,7 @@ int32_t& PrefixTree::newest_child_of_parent(const Node& node) {
 
 std::span<int32_t> PrefixTree::own_tokens(int32_t page) const {
   const auto size = static_cast<size_t>(page_size_);
-  return {tokens_[0].tokens + index(page) * size, size};
+  return {static_cast<int32_t*>(tokens_.data()) + index(page) * size, size};
 }
 
 PrefixTree::Place PrefixTree::root_of(const std::string& salt) const {
@@ -117,6 +114,37 @@ int32_t PrefixTree::find(uint64_t key, Place at, std::span<const int32_t> tokens
       return page;
   }
   return 0;
+}
+
+// Cache misses overlap: a page's entry is asked for 2 * kAhead pages early, its node and tokens kAhead pages early.
+std::vector<int32_t> PrefixTree::find_path(Place at, std::span<const int32_t> tokens) const {
+  std::vector<int32_t> path;
+  if (at.root == kNoRoot) return path;
+  constexpr size_t kAhead = 8, kKeys = 4 * kAhead;
+  std::array<uint64_t, kKeys> keys{};  // of the pages in flight; that of page i is at i % kKeys
+  const auto size = static_cast<size_t>(page_size_);
+  const size_t num_pages = tokens.size() / size;
+  uint64_t key = at.key;
+  for (size_t i = 0; path.size() < num_pages; ++i) {
+    if (i < num_pages) {
+      key = keys[i % kKeys] = hash_of(key, tokens.subspan(i * size, size));
+      __builtin_prefetch(&entries_[home_of(key)]);
+    }
+    if (i >= kAhead && i - kAhead < num_pages) prefetch_node(keys[(i - kAhead) % kKeys]);
+    if (i < 2 * kAhead) continue;
+    const int32_t page = find(keys[path.size() % kKeys], at, tokens.subspan(path.size() * size, size));
+    if (page == 0) break;
+    path.push_back(page);
+    at = place_of(page);
+  }
+  return path;
+}
+
+void PrefixTree::prefetch_node(uint64_t key) const {
+  const int32_t page = entries_[home_of(key)].page;
+  __builtin_prefetch(&nodes_[index(page)]);
+  const std::span<const int32_t> tokens = tokens_of(page);
+  for (size_t i = 0; i < tokens.size(); i += 16) __builtin_prefetch(&tokens[i]);  // 16 are a cache line
 }
 
 bool PrefixTree::was_evicted(Place at, std::span<const int32_t> tokens) const {

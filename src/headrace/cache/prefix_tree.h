@@ -1,7 +1,6 @@
 // The prefix cache: a tree over whole pages of tokens. A node is a page of K and V, and may hold a recurrent state.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -9,6 +8,9 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/tensor.h"
 
 namespace headrace {
 
@@ -50,6 +52,9 @@ class PrefixTree {
   Place place_of(int32_t page) const { return {page, nodes_[index(page)].root, nodes_[index(page)].key}; }
   // Returns the child of `at` with these page_size tokens, or 0.
   int32_t find(Place at, std::span<const int32_t> tokens) const;
+  // Returns the pages below `at` that spell `tokens`, as far as they are in the tree. Tokens behind the last whole page
+  // do not count. Faster than find() for each page, because cache misses overlap.
+  std::vector<int32_t> find_path(Place at, std::span<const int32_t> tokens) const;
   // Returns true if such a child was evicted, as far as that is remembered.
   bool was_evicted(Place at, std::span<const int32_t> tokens) const;
 
@@ -92,6 +97,16 @@ class PrefixTree {
   std::span<const int32_t> tokens_of(int32_t page) const;
 
  private:
+  // Memory of the CPU runtime: aligned to cache lines, and in huge pages where it is large.
+  template <class T>
+  struct HostAllocator {
+    using value_type = T;
+    T* allocate(size_t count) { return static_cast<T*>(cpu_runtime().allocate(count * sizeof(T))); }
+    void deallocate(T* memory, size_t count) noexcept { cpu_runtime().release(memory, count * sizeof(T)); }
+    bool operator==(const HostAllocator&) const = default;
+  };
+  template <class T>
+  using HostVector = std::vector<T, HostAllocator<T>>;
   using States = std::set<std::pair<uint64_t, int32_t>>;  // (last use, page), least recently used first
   struct alignas(64) Node {                               // a cache line
     uint64_t key = 0;
@@ -113,9 +128,6 @@ class PrefixTree {
     uint32_t tag = 0;  // low bits of the key
     int32_t page = 0;  // 0: empty
   };
-  struct alignas(64) Line {  // so that few pages' tokens straddle cache lines
-    int32_t tokens[16];
-  };
 
   static size_t index(int32_t page) { return static_cast<size_t>(page); }
   int32_t root_for(const std::string& salt);
@@ -125,6 +137,7 @@ class PrefixTree {
   int32_t find(uint64_t key, Place at, std::span<const int32_t> tokens) const;
   size_t home_of(uint64_t key) const { return key & (entries_.size() - 1); }
   size_t behind(size_t entry) const { return (entry + 1) & (entries_.size() - 1); }
+  void prefetch_node(uint64_t key) const;
   void add_entry(uint64_t key, int32_t page);
   void remove_entry(uint64_t key, int32_t page);
   void add_cached(int32_t page);
@@ -135,13 +148,13 @@ class PrefixTree {
   void drop_state(int32_t page);
 
   int32_t page_size_;
-  std::vector<Node> nodes_;         // by page; 0 is unused
-  std::unique_ptr<Line[]> tokens_;  // int32 [num_pages + 1, page_size]
-  std::vector<Entry> entries_;      // at most half of them are in use
-  std::vector<Root> roots_;         // those in use have children
+  HostVector<Node> nodes_;     // by page; 0 is unused
+  Tensor tokens_;              // int32 [num_pages + 1, page_size]
+  HostVector<Entry> entries_;  // at most half of them are in use
+  std::vector<Root> roots_;    // those in use have children
   std::unordered_map<std::string, int32_t> root_of_salt_;
   std::vector<int32_t> unused_roots_;
-  std::vector<uint64_t> evicted_;               // keys of evicted nodes, by their low bits
+  HostVector<uint64_t> evicted_;                // keys of evicted nodes, by their low bits
   int32_t first_cached_ = 0, last_cached_ = 0;  // least and most recently used; 0: none
   int32_t num_cached_ = 0;
   States live_, superseded_;

@@ -39,15 +39,14 @@ PrefixTree::Place PageTable::place_behind(const Sequence& s, int32_t num_pages) 
 PrefixMatch PageTable::match(const Sequence& s) const {
   PrefixMatch match;
   const int32_t most = most_shared(s);
-  int32_t at = s.num_tree_pages;
-  if (at >= most) return match;
-  PrefixTree::Place place = place_behind(s, at);
-  for (; at < most; ++at) {
-    const int32_t page = tree_.find(place, tokens_of(s, at));
-    if (page == 0) break;
-    place = tree_.place_of(page);
+  const int32_t begin = s.num_tree_pages;
+  if (begin >= most) return match;
+  const auto from = static_cast<size_t>(begin) * static_cast<size_t>(config_.page_size),
+             to = static_cast<size_t>(most) * static_cast<size_t>(config_.page_size);
+  const std::vector<int32_t> path =
+      tree_.find_path(place_behind(s, begin), std::span(s.tokens).subspan(from, to - from));
+  for (const int32_t page : path) {
     if (tree_.is_pending(page)) {
-      ++match.num_pending;
       match.owner = tree_.owner(page);
     } else {
       match.pages.push_back(page);
@@ -55,7 +54,7 @@ PrefixMatch PageTable::match(const Sequence& s) const {
     }
   }
   const int32_t computed = static_cast<int32_t>(match.pages.size()) / unit() * unit();
-  match.num_pending = (at - s.num_tree_pages) / unit() * unit() - computed;
+  match.num_pending = static_cast<int32_t>(path.size()) / unit() * unit() - computed;
   match.pages.resize(static_cast<size_t>(computed));
   return match;
 }
