@@ -120,6 +120,10 @@ class RequestFailure : public testing::TestWithParam<FailureCase> {
             .keep_text = SchedulerConfig::KeepText::kYes,
             .steps_ahead = GetParam().ahead};
   }
+  // Passes of the victim after which it fails. Steps run ahead after the third, when every prompt is cached.
+  static std::vector<int32_t> failing_forwards() {
+    return GetParam().strategy == "autoregressive" ? Ids{0, 1, 3, 8} : Ids{0, 1, 3};
+  }
   std::unique_ptr<DecodingStrategy> strategy() const {
     return make_strategy(GetParam().strategy, {.model = network().info().diffusion});
   }
@@ -171,7 +175,7 @@ class RequestFailure : public testing::TestWithParam<FailureCase> {
 TEST_P(RequestFailure, ARowThatIsNoNumberEndsItsRequestAlone) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const Answers want = alone();
-  for (const int32_t forwards : {0, 1, 3}) {
+  for (const int32_t forwards : failing_forwards()) {
     for (const PoisonedRow& row : {PoisonedRow{}, PoisonedRow{.index = 100}, PoisonedRow{.logit = kInfinity}}) {
       SCOPED_TRACE(str("after ", forwards, " passes, row ", row.index, " is ", static_cast<double>(row.logit)));
       PoisonedModel model(network());
@@ -185,6 +189,7 @@ TEST_P(RequestFailure, ARowThatIsNoNumberEndsItsRequestAlone) {
       const Answers got = answers_of(engine);
       EXPECT_TRUE(poisoned && model.done());
       expect_one_failed(engine, got, want);
+      ASSERT_TRUE(got.at(kVictim).error);
       const Error& error = *got.at(kVictim).error;
       EXPECT_EQ(error.code(), ErrorCode::kModelFile);
       EXPECT_TRUE(std::string_view(error.what()).starts_with(str("request ", kVictim, ": the logits of position ")));
@@ -251,7 +256,7 @@ TEST_P(RequestFailure, AStrategyThatThrowsEndsItsRequestAlone) {
   using In = ThrowingStrategy::In;
   const Answers want = alone();
   for (const In in : {In::kPlan, In::kCommit}) {
-    for (const int32_t forwards : {0, 1, 3}) {
+    for (const int32_t forwards : failing_forwards()) {
       for (const Thrown& thrown : thrown_by_strategies()) {
         SCOPED_TRACE(str(in == In::kPlan ? "plan" : "commit", " after ", forwards, " passes: ", thrown.sentence));
         Engine engine(
@@ -260,6 +265,7 @@ TEST_P(RequestFailure, AStrategyThatThrowsEndsItsRequestAlone) {
         add_all(engine);
         const Answers got = answers_of(engine);
         expect_one_failed(engine, got, want);
+        ASSERT_TRUE(got.at(kVictim).error);
         EXPECT_EQ(got.at(kVictim).error->code(), thrown.code);
         EXPECT_EQ(got.at(kVictim).error->what(), thrown.sentence);
         EXPECT_EQ(reused_of_victims_text(engine), 0);
