@@ -1,7 +1,6 @@
 #include "engine_bench.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include "empty_engine.h"
 #include "output.h"
 #include "random_prompt.h"
+#include "thread_cpu_time.h"
 
 namespace headrace::app {
 namespace {
@@ -24,22 +24,6 @@ using Kind = EmptyEngineKind;
 constexpr std::array kKinds = {
     Kind{Kind::Layers::kDense, Kind::Path::kCpu}, Kind{Kind::Layers::kDense, Kind::Path::kFakeDevice},
     Kind{Kind::Layers::kHybrid, Kind::Path::kCpu}, Kind{Kind::Layers::kHybrid, Kind::Path::kFakeDevice}};
-
-// Microseconds of CPU time that `work` takes on this thread.
-template <class Work>
-double microseconds_of(const Work& work) {
-  timespec before{}, after{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
-  work();
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
-  return static_cast<double>(after.tv_sec - before.tv_sec) * 1e6 +
-         static_cast<double>(after.tv_nsec - before.tv_nsec) * 1e-3;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ssize(values) / 2);
-  return values[values.size() / 2];
-}
 
 SamplingParams most_likely(int32_t max_tokens) {
   return {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored};
@@ -93,7 +77,7 @@ class RunningRequests {
 
   double step_microseconds() {
     size_t tokens = 0;
-    const double microseconds = microseconds_of([&] { tokens = engine().step().size(); });
+    const double microseconds = cpu_microseconds_of([&] { tokens = engine().step().size(); });
     HR_REQUIRE(std::cmp_equal(tokens, running_), ErrorCode::kInternal, "bench engine: a step has ", tokens,
                " tokens, expected one of each of ", running_, " requests");
     return microseconds;
@@ -191,9 +175,9 @@ class CachedTexts {
   // Microseconds of add() and the step that admits the request, less those of a step without it.
   double admission_microseconds() {
     std::vector<int32_t> prompt = next_prompt(of_.input_len - shared_len_);
-    const double plain = microseconds_of([&] { engine().step(); });
+    const double plain = cpu_microseconds_of([&] { engine().step(); });
     int64_t id = 0;
-    const double both = microseconds_of([&] {
+    const double both = cpu_microseconds_of([&] {
       id = engine().add(std::move(prompt), most_likely(1));
       engine().step();
     });
