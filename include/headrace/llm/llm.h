@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "headrace/cache/memory_plan.h"
 #include "headrace/engine/engine.h"
 #include "headrace/llm/step_recorder.h"
 #include "headrace/models/model_registry.h"
@@ -33,7 +34,9 @@ struct LLMOptions {
   std::string strategy = "auto";  // "auto": the strategy that the model was trained for
   StrategyConfig decoding;        // the engine sets its `model`
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
-  int32_t cached_states = 8;  // hybrids with prefix caching: cached states, each as large as a running request's
+  // Bytes of K, V and recurrent states, of one running request and of cached text (plan_memory). Absent: those of eight
+  // chats, at most half of the free memory (default_memory). A CPU takes memory when it is used, a GPU at once.
+  std::optional<int64_t> cache_memory;
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
@@ -109,6 +112,7 @@ class LLM {
   // Returns the model's default sampling parameters: generation_config.json's or, for the schedule 'reference', the
   // published loop's (ReferenceDefaults).
   SamplingParams default_params(DecodingParams::Schedule schedule = DecodingParams::Schedule::kThreshold) const;
+  const MemoryPlan& memory_plan() const { return memory_plan_; }
   const EngineConfig& config() const { return engine_->config(); }
   Engine& engine() { return *engine_; }
 
@@ -121,6 +125,7 @@ class LLM {
   Tokenizer tokenizer_;
   SamplingParams default_params_;
   std::unique_ptr<Model> model_;
+  MemoryPlan memory_plan_;  // of the engine's pools
   std::unique_ptr<Engine> engine_;
 };
 

@@ -27,13 +27,13 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
 
 // The KV cache is allocated first, so a smaller one leaves memory for later allocations.
 constexpr std::string_view kShorter = "a smaller max_model_len";
-constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (cached_states)";
+constexpr std::string_view kShorterOrSmallerCache = "a smaller max_model_len, or a smaller cache (cache_memory)";
 constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";
 
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
   const int64_t bytes = KVPool::bytes_for(config);
   const std::string what = str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens");
-  return with_need({.what = what, .bytes = bytes, .advice = kShorter}, [&] {
+  return with_need({.what = what, .bytes = bytes, .advice = kShorterOrSmallerCache}, [&] {
     if (runtime.device().type == DeviceType::kCPU) {
       const int64_t available = available_host_memory().value_or(bytes);
       HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", human_bytes(available), " are available");
@@ -45,7 +45,7 @@ std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& 
 std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntime& runtime) {
   const MemoryNeed need{.what = str("a pool of ", config.num_slots, " recurrent states"),
                         .bytes = GDNPool::bytes_for(config),
-                        .advice = config.num_slots > 1 ? kShorterOrFewerStates : kShorter};
+                        .advice = kShorterOrSmallerCache};
   return with_need(need, [&] { return std::make_unique<GDNPool>(config, runtime); });
 }
 

@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
+#include "headrace/cache/memory_plan.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/core/host_memory.h"
 #include "headrace/core/scope_end.h"
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
+#include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 #include "headrace/text/detokenizer.h"
 
@@ -76,18 +80,46 @@ std::string strategy_name(const ModelInfo& model, const LLMOptions& o) {
   return o.strategy == "auto" ? std::string(default_strategy(model.diffusion)) : o.strategy;
 }
 
+// Holds the fields that strategy_of() reads.
+EngineConfig strategy_config(const ModelInfo& model, const LLMOptions& o) {
+  return {.max_context_len = context_of(model, o), .strategy = strategy_name(model, o), .decoding = o.decoding};
+}
+
+CacheNeeds cache_needs(const ModelInfo& model, const LLMOptions& o, const StrategyTraits& traits) {
+  const bool caches = o.keep_text == SchedulerConfig::KeepText::kYes && traits.text_block.has_value();
+  const DType dtype = o.kv_dtype.value_or(model.dtype);
+  GDNPoolConfig states = model.gdn;
+  states.num_slots = 0;  // a pool has one more, for padding
+  return {.page_bytes = KVPool::bytes_for({.groups = model.kv_groups, .page_size = o.page_size, .dtype = dtype}),
+          .state_bytes = model.num_gdn_layers > 0 ? GDNPool::bytes_for(states) : 0,
+          .page_size = o.page_size,
+          .max_requests = kMostRequests,
+          .max_context_len = context_of(model, o),
+          .caches_text = caches ? CacheNeeds::CachesText::kYes : CacheNeeds::CachesText::kNo};
+}
+
+int64_t free_memory(Device device) {
+  if (device.type != DeviceType::kCPU) return cuda_module().free_bytes(device.index);
+  return available_host_memory().value_or(std::numeric_limits<int64_t>::max());
+}
+
+MemoryPlan cache_plan(const ModelInfo& model, Device device, const LLMOptions& o) {
+  const auto strategy = strategy_of(model, strategy_config(model, o));
+  const CacheNeeds needs = cache_needs(model, o, strategy->traits());
+  return plan_memory(o.cache_memory ? *o.cache_memory : default_memory(needs, free_memory(device)), needs);
+}
+
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
-                           const LLMOptions& o) {
+                           const MemoryPlan& memory, const LLMOptions& o) {
   const int32_t context = context_of(model.info(), o);
-  const bool keeps = o.keep_text == SchedulerConfig::KeepText::kYes;
   EngineConfig c{.runner = {.backend = o.backend,
                             .kernel_set = o.kernel_set,
                             .attn_impl = o.attn_impl,
                             .runtime = &runtime,
                             .context = context_on(runtime, o),
-                            .num_pages = (context + o.page_size - 1) / o.page_size,
+                            .num_pages = memory.num_pages,
                             .page_size = o.page_size,
-                            .num_states = kMostRequests + (keeps ? o.cached_states : 0),
+                            .num_states = memory.num_states,
                             .kv_dtype = o.kv_dtype,
                             .graphs = o.graphs},
                  .max_requests = kMostRequests,
@@ -205,11 +237,11 @@ Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) 
 }
 
 std::string checked_strategy(const ModelDescription& model, const LLMOptions& o, const SamplingParams& params) {
-  const ModelInfo stated =
-      stated_info(model, {.mask_token_id = o.decoding.mask_token_id, .block_size = o.decoding.block_size});
-  const EngineConfig engine{
-      .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
-  strategy_of(stated, engine);
+  const ModelInfo stated = stated_info(
+      model, {.dtype = o.dtype, .mask_token_id = o.decoding.mask_token_id, .block_size = o.decoding.block_size});
+  const EngineConfig engine = strategy_config(stated, o);
+  const auto strategy = strategy_of(stated, engine);
+  if (o.cache_memory) plan_memory(*o.cache_memory, cache_needs(stated, o, strategy->traits()));
   check_params(params, engine.strategy, stated);
   check_graphs(params, o.graphs);
   return engine.strategy;
@@ -229,7 +261,8 @@ LLM::LLM(const ModelDescription& model, const LLMOptions& options, std::future<T
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
       model_(load_checked(model, runtime_, options)),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
+      memory_plan_(cache_plan(model_->info(), runtime_.device(), options)),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, memory_plan_, options))) {
   warn_of_end_tokens(options, tokenizer_, model_info());
   if (options.log) report_start(options, *this);
 }
