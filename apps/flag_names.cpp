@@ -21,6 +21,7 @@ constexpr std::array kPhrases = {
     Change{"the context (max_model_len)", "the context (-c)"},
     Change{"a smaller max_model_len", "a smaller -c"},
     Change{"a smaller cache (cache_memory)", "a smaller --kv-cache-memory-bytes"},
+    Change{"fewer tokens per step (max_num_batched_tokens)", "a smaller --max-num-batched-tokens"},
     Change{"the schedule 'reference'", "--schedule reference"},
 };
 

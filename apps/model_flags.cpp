@@ -34,6 +34,10 @@ void add_attention_flags(CLI::App& app, ModelFlags& f) {
                  "512M, 64K (default: of eight chats of 4096 tokens, at most half of what is free)")
       ->type_name(kSize)
       ->transform(memory_size());
+  app.add_option("--max-num-batched-tokens", f.max_num_batched_tokens,
+                 "most tokens of a step, so that long prompts run in parts (default: what takes about 0.1 s, measured "
+                 "with the first long prompt; 256 to 512 on a CPU, to 16384 on a GPU)")
+      ->check(integer_in(1, 1 << 24));
   app.add_option("--backend,--attention-backend", f.backend,
                  "attention backend and kernels: auto, cpu, reference, cuda or cuda_baseline")
       ->type_name("BACKEND")

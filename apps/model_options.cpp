@@ -50,6 +50,7 @@ LLMOptions options_of(const ModelFlags& f) {
   options.page_size = f.page_size;
   options.max_model_len = f.max_model_len;
   options.cache_memory = f.cache_memory;
+  options.max_num_batched_tokens = f.max_num_batched_tokens;
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;
   options.log = log_to_stderr(f.log_level);

@@ -53,6 +53,11 @@ cache_line() { message "$headrace" generate -p x -n 1 --log-level info --kv-cach
 check "memory in three spellings" "$(printf 'cache: 67.%s MB\n' 1 1 1)" "$(for size in 67108864 64M 65536K; do cache_line $size; done)"
 check "memory without room for the context" "4 1" \
   "$(status "$headrace" generate -p x --kv-cache-memory-bytes 1M) $(message "$headrace" generate -p x --kv-cache-memory-bytes 1M | grep -c 'kv-cache-memory-bytes is 1048576 bytes, expected [0-9]* or more: a context of 4096 tokens and a recurrent state$')"
+check "steps that are too small for the strategy" \
+  "headrace: --max-num-batched-tokens is 3, expected 16 or more: a step of strategy 'multi_bd' may need so many; status 2" \
+  "$("$headrace" generate fairy-diffusion -p x -n 1 --max-num-batched-tokens 3 2>&1); status $?"
+check "a step of no token" "headrace: --max-num-batched-tokens: is '0', expected an integer from 1 to 16777216" \
+  "$(message "$headrace" generate -p x --max-num-batched-tokens 0)"
 check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
   "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
 check "numbers beyond their ranges, with what is taken beside them" \
@@ -102,6 +107,9 @@ check "a file as model" "headrace: $0: is a file, expected the directory of a mo
   "$("$headrace" generate "$0" -p x 2>&1); status $?"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+head -c 2500 "$0" >"$work/long"
+check "deterministic bits in parts of any size" 1 \
+  "$(for n in 16 100 512; do "$headrace" generate -f "$work/long" -c 2048 -n 8 --temperature 0 --deterministic --logprobs --json --max-num-batched-tokens $n 2>/dev/null | grep -o '"ids.*"finish' ; done | sort -u | wc -l)"
 
 # Prompts that no argument holds: Linux gives one 128 KiB.
 printf 'Once upon a time' >"$work/prompt"

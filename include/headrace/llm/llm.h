@@ -30,6 +30,10 @@ struct LLMOptions {
   OpContext context;
   RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;
+  // Most tokens of a step, of all prompts together (Scheduler). Absent: about 0.1 s of them, by the time of the first
+  // step of 256 tokens or more; 256 to 512 on a CPU, to 16384 on a GPU, at most the context. At least what one step of
+  // the strategy needs.
+  std::optional<int32_t> max_num_batched_tokens;
   int32_t max_model_len = 0;      // 0: the model's, at most kDefaultContext; kWholeContext: the model's
   std::string strategy = "auto";  // "auto": the strategy that the model was trained for
   StrategyConfig decoding;        // the engine sets its `model`
@@ -97,11 +101,10 @@ class LLM {
     double per_token() const { return std::exp2(bits / static_cast<double>(tokens)); }
     double bits_per_byte() const { return bits / static_cast<double>(bytes); }  // independent of the vocabulary
   };
-  // Computes perplexity over windows of `window` tokens without overlap, shorter if the context is; each predicts its
-  // tokens 1.. and counts their bytes. If the tokenizer puts tokens before a text, each window begins with them and
-  // predicts all tokens of the text.
-  // Error kInvalidArgument for full-attention and canvas models. Calls `on_window` after each window with the tokens
-  // done and their total.
+  // Computes perplexity over windows of `window` tokens without overlap, shorter if the context or a step is; each
+  // predicts its tokens 1.. and counts their bytes. If the tokenizer puts tokens before a text, each window begins with
+  // them and predicts all tokens of the text. Error kInvalidArgument for full-attention and canvas models. Calls
+  // `on_window` after each window with the tokens done and their total.
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 

@@ -173,6 +173,13 @@ std::vector<StepOutput> Engine::step() {
   return run_step_or_fail([this] { return run_step(); });
 }
 
+void Engine::run_largest_step() {
+  const WarmupScope warming_up(runner_.metadata_source());
+  const int64_t rows = std::min<int64_t>(config_.runner.max_tokens, config_.max_context_len);
+  add(std::vector<int32_t>(static_cast<size_t>(rows)), {.max_tokens = 1});
+  while (!idle()) step();
+}
+
 std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   std::vector<ScheduledStep> steps = scheduler_.next(admits);
   note(steps);

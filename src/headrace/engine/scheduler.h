@@ -44,6 +44,8 @@ class Scheduler {
   // kNobody: admits no waiting sequence and preempts none.
   enum class Admits : uint8_t { kWhoFits, kNobody };
   std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits);
+  // Sets the most tokens of later steps. `rows` is at least what a step of any sequence needs (rows_needed).
+  void set_max_tokens_per_step(int32_t rows) { config_.max_tokens_per_step = rows; }
   // Gives each running sequence the pages for one token more. False if there are too few; some may have theirs then.
   bool make_room_for_next();
   // After next() has thrown: ids of the sequences it failed for. They must not run again; the others are unchanged.
