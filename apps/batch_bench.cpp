@@ -20,6 +20,7 @@ EngineConfig batch_config(const LLM& llm, int32_t requests, int32_t input_len) {
   config.runner.num_pages = requests * ((context + page - 1) / page);
   config.runner.num_states = requests;
   config.runner.max_tokens = std::max<int64_t>(2048, requests);
+  config.least_step_rows.reset();
   config.keep_text = SchedulerConfig::KeepText::kNo;
   config.vocab = llm.model_info().vocab_size;  // made-up models have a tokenizer of bytes
   return config;

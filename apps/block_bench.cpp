@@ -42,6 +42,7 @@ EngineConfig blocks_config(const LLM& llm, int32_t requests, int32_t input_len, 
   config.max_context_len = context;
   config.runner.num_pages = requests * ((context + page - 1) / page) + 1;
   config.runner.max_tokens = std::max<int64_t>(2048, int64_t{2} * requests * block_size);
+  config.least_step_rows.reset();
   return config;
 }
 

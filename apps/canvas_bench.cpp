@@ -26,6 +26,7 @@ EngineConfig canvas_config(const LLM& llm, const std::string& strategy, RunnerCo
   config.max_context_len = kContext;
   config.runner.num_pages = kContext / config.runner.page_size + 1;
   config.runner.max_tokens = kContext;
+  config.least_step_rows.reset();
   config.runner.graphs = graphs;
   return config;
 }

@@ -27,10 +27,10 @@ constexpr std::string_view kShowModel =
     "headrace list shows the models that are here, and headrace doctor MODEL says what one is";
 constexpr std::string_view kCacheType = "--kv-cache-dtype is that of keys and of values";
 constexpr std::string_view kAttention = "--attention-backend chooses how attention runs";
-constexpr std::string_view kSteps = "headrace chooses how much of a prompt runs at once";
+constexpr std::string_view kSteps = "--max-num-batched-tokens is how much of a prompt runs at once";
 constexpr std::string_view kLog = "--log-level info says what was loaded and what runs it";
 constexpr std::string_view kMapped = "weights are mapped from their files, and no memory is locked";
-constexpr std::string_view kMemoryShare = "keys and values take what a context of -c tokens needs";
+constexpr std::string_view kMemoryShare = "--kv-cache-memory-bytes is the memory of keys, values and recurrent states";
 constexpr std::string_view kNoGrammar = "a grammar cannot constrain the output";
 constexpr std::string_view kStop = "--stop TEXT ends the output";
 constexpr std::string_view kDrawn = "tokens are drawn by --temperature, --top-k, --top-p and --min-p";
@@ -127,7 +127,6 @@ const Table& sentences() {
       {"--batch-size", kSteps},
       {"-ub", kSteps},
       {"--ubatch-size", kSteps},
-      {"--max-num-batched-tokens", kSteps},
       {"--chunked-prefill-size", kSteps},
       {"--max-prefill-tokens", kSteps},
       {"--enable-prefix-caching", kPrefix},

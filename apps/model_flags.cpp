@@ -29,6 +29,15 @@ void add_attention_flags(CLI::App& app, ModelFlags& f) {
       ->capture_default_str();
   app.add_option("--page-size", f.page_size, "tokens per page of the KV cache: 1, 16, 32, 64, 128 or 256")
       ->capture_default_str();
+  app.add_option("--kv-cache-memory-bytes", f.cache_memory,
+                 "memory for keys, values and recurrent states, of the running text and of earlier ones: bytes, or 4G, "
+                 "512M, 64K (default: of eight chats of 4096 tokens, at most half of what is free)")
+      ->type_name(kSize)
+      ->transform(memory_size());
+  app.add_option("--max-num-batched-tokens", f.max_num_batched_tokens,
+                 "most tokens of a step, so that long prompts run in parts (default: what takes about 0.1 s, measured "
+                 "with the first long prompt; 256 to 512 on a CPU, to 16384 on a GPU)")
+      ->check(integer_in(1, 1 << 24));
   app.add_option("--backend,--attention-backend", f.backend,
                  "attention backend and kernels: auto, cpu, reference, cuda or cuda_baseline")
       ->type_name("BACKEND")

@@ -23,6 +23,23 @@ std::string not_expected(const std::string& text, std::string_view expected) {
   return fmt::format("{} '{}', expected {}", option ? "is followed by" : "is", text, expected);
 }
 
+constexpr std::string_view kSizeExpected = "bytes from 1, or as 4G, 512M or 64K";
+
+std::optional<int64_t> bytes_of(std::string text) {
+  constexpr std::string_view kUnits = "KMGT", kDecimal = "kmgt";
+  int64_t factor = 1;
+  if (!text.empty()) {
+    for (const auto& [units, base] : {std::pair(kUnits, 1024), std::pair(kDecimal, 1000)}) {
+      const size_t power = units.find(text.back());
+      for (size_t i = 0; power != units.npos && i <= power; ++i) factor *= base;
+    }
+    if (factor > 1) text.pop_back();
+  }
+  const auto number = number_of<int64_t>(text);
+  const bool fits = number && *number >= 1 && *number <= std::numeric_limits<int64_t>::max() / factor;
+  return fits ? std::optional(*number * factor) : std::nullopt;
+}
+
 template <class T>
 std::string integers(T least, T most) {
   return fmt::format("an integer from {} to {}", least, most);
@@ -74,6 +91,7 @@ CLI::Validator not_empty(const std::string& expected) {
 
 // Returns the kind of value that the named type stands for: "a file", "an integer".
 std::string_view expected_of_type(std::string_view type) {
+  if (type == kSize) return kSizeExpected;
   if (type == kFile) return "a file";
   if (type == kDirectory) return "a directory";
   if (type == kName) return "a name";
@@ -104,6 +122,16 @@ CLI::Validator number_in(double least, double most) {
     return number && value >= least && value <= most ? "" : not_expected(text, expected);
   };
   return {check, expected};
+}
+
+CLI::Validator memory_size() {
+  return {[](std::string& text) {
+            const auto bytes = bytes_of(text);
+            if (!bytes) return not_expected(text, kSizeExpected);
+            text = std::to_string(*bytes);
+            return std::string();
+          },
+          ""};
 }
 
 std::string choices_of(const CLI::Option& option) {

@@ -7,13 +7,18 @@
 namespace headrace::app {
 
 // Type names of options that take a path, or a name whose absence is a default.
-inline constexpr const char *kFile = "FILE", *kDirectory = "DIRECTORY", *kModel = "MODEL", *kName = "NAME";
+// kSize: an amount of memory.
+inline constexpr const char *kSize = "SIZE", *kFile = "FILE", *kDirectory = "DIRECTORY", *kModel = "MODEL",
+                            *kName = "NAME";
 
 // Checks of a number in a range. `expected` is what their sentence says of it: "an integer from 1 to 1024", unless told
 // otherwise.
 template <class T = int32_t>  // or uint64_t
 CLI::Validator integer_in(T least, T most, std::string expected = "");
 CLI::Validator number_in(double least, double most);
+// Replaces an amount of memory by its bytes: "4096", "4G". K, M, G and T are powers of 1024; k, m, g and t
+// are powers of 1000, as in vLLM.
+CLI::Validator memory_size();
 
 // "auto,float32" of an option that takes one of these; empty where any value will do.
 std::string choices_of(const CLI::Option& option);

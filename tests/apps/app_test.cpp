@@ -184,7 +184,7 @@ TEST(Suggest, ShortNamesOfSeveralLettersAreNotCutIntoOthers) {
             "unknown option '-sys' of headrace generate: no chat template is applied yet; write the turns "
             "out, with --special-tokens");
   EXPECT_EQ(told("-ub"),
-            "unknown option '-ub' of headrace generate: headrace chooses how much of a prompt runs at once");
+            "unknown option '-ub' of headrace generate: --max-num-batched-tokens is how much of a prompt runs at once");
   EXPECT_EQ(told("-sx"), "unknown option '-sx" + listed) << "a word that no table has";
   EXPECT_EQ(told("-hfx"), "unknown option '-hfx" + listed) << "and not --help";
   EXPECT_EQ(told("-n3") + told("-n-1") + told("-s7") + told("-pOnce") + told("-h"), "");
@@ -458,6 +458,10 @@ TEST(FlagNames, AParameterInFrontIsTheCommandsOption) {
   EXPECT_EQ(in_flags(app, "request 1: the prompt has 9 tokens, the context (max_model_len) holds 8"),
             "the prompt has 9 tokens, the context (-c) holds 8");
   EXPECT_EQ(in_flags(app, "it needs 9 bytes; try a smaller max_model_len"), "it needs 9 bytes; try a smaller -c");
+  EXPECT_EQ(in_flags(app, "it fails; try a smaller max_model_len, or a smaller cache (cache_memory)"),
+            "it fails; try a smaller -c, or a smaller --kv-cache-memory-bytes");
+  EXPECT_EQ(in_flags(app, "it fails; try fewer tokens per step (max_num_batched_tokens)"),
+            "it fails; try a smaller --max-num-batched-tokens");
 }
 
 TEST(FlagNames, OthersStay) {

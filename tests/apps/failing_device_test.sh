@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 cp "$1" "$2" "$work/"  # the library beside the program is the one that it loads
 generate() {
   "$work/headrace" generate "$(dirname "$0")/../../demo_models/fairy-hybrid" -p "Once upon a time" -n 32 --temperature 0 \
-    --dtype float32 -t 1 "$@" 2>"$work/said"
+    --dtype float32 -t 1 --max-num-batched-tokens 64 "$@" 2>"$work/said"
 }
 whole=$(generate --device cpu)
 made=$(generate --device cuda --no-graphs)

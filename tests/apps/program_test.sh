@@ -46,6 +46,18 @@ check "a number that is none" "headrace: --max-tokens: is '2k', expected $of_tok
 check "one beyond its range" 2 "$(status "$headrace" generate -p x -n 99999999999)"
 check "a number that is empty" "headrace: --temperature: is '', expected a number" "$(message "$headrace" generate -p x --temperature '')"
 check "thresholds that are empty" 2 "$(status "$headrace" eval puzzles --limit 1 --thresholds '')"
+check "memory that is none" \
+  "$(printf "headrace: --kv-cache-memory-bytes: is '%s', expected bytes from 1, or as 4G, 512M or 64K\n" 0 4X -1G '' 99999999999G)" \
+  "$(for size in 0 4X -1G '' 99999999999G; do message "$headrace" generate -p x --kv-cache-memory-bytes "$size"; done)"
+cache_line() { message "$headrace" generate -p x -n 1 --log-level info --kv-cache-memory-bytes "$1" | grep -oE 'cache: [0-9.]+ MB'; }
+check "memory in three spellings" "$(printf 'cache: 67.%s MB\n' 1 1 1)" "$(for size in 67108864 64M 65536K; do cache_line $size; done)"
+check "memory without room for the context" "4 1" \
+  "$(status "$headrace" generate -p x --kv-cache-memory-bytes 1M) $(message "$headrace" generate -p x --kv-cache-memory-bytes 1M | grep -c 'kv-cache-memory-bytes is 1048576 bytes, expected [0-9]* or more: a context of 4096 tokens and a recurrent state$')"
+check "steps that are too small for the strategy" \
+  "headrace: --max-num-batched-tokens is 3, expected 16 or more: a step of strategy 'multi_bd' may need so many; status 2" \
+  "$("$headrace" generate fairy-diffusion -p x -n 1 --max-num-batched-tokens 3 2>&1); status $?"
+check "a step of no token" "headrace: --max-num-batched-tokens: is '0', expected an integer from 1 to 16777216" \
+  "$(message "$headrace" generate -p x --max-num-batched-tokens 0)"
 check "pages of no token" "headrace: kv pool: page size is 0, expected 1, 16, 32, 64, 128 or 256; status 2" \
   "$("$headrace" generate -p x -n 1 --page-size 0 2>&1); status $?"
 check "numbers beyond their ranges, with what is taken beside them" \
@@ -95,6 +107,9 @@ check "a file as model" "headrace: $0: is a file, expected the directory of a mo
   "$("$headrace" generate "$0" -p x 2>&1); status $?"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+head -c 2500 "$0" >"$work/long"
+check "deterministic bits in parts of any size" 1 \
+  "$(for n in 16 100 512; do "$headrace" generate -f "$work/long" -c 2048 -n 8 --temperature 0 --deterministic --logprobs --json --max-num-batched-tokens $n 2>/dev/null | grep -o '"ids.*"finish' ; done | sort -u | wc -l)"
 
 # Prompts that no argument holds: Linux gives one 128 KiB.
 printf 'Once upon a time' >"$work/prompt"
@@ -437,7 +452,7 @@ check "one token of the tokenizer's own, unless the prompt spells them" "1 2" \
 
 # The library's messages: warnings unless told otherwise.
 check "quiet by itself" "" "$(message "$headrace" generate -p Once -n 1)"
-check "two lines of information" 2 "$(message "$headrace" generate -p Once -n 1 --log-level info | grep -c '^headrace: info: ')"
+check "three lines of information" 3 "$(message "$headrace" generate -p Once -n 1 --log-level info | grep -c '^headrace: info: ')"
 check "a warning" 1 "$(message "$headrace" generate -p Once -n 1 -c 65536 | grep -c '^headrace: warning: a context of 65536 ')"
 check "not even that" "" "$(message "$headrace" generate -p Once -n 1 -c 65536 --log-level off)"
 

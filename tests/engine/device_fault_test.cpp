@@ -99,7 +99,7 @@ TEST(DeviceFault, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTry) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
             "a KV cache of 1600 tokens needs 51.7 kB: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
-            "free; try a smaller max_model_len");
+            "free; try a smaller max_model_len, or a smaller cache (cache_memory)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
@@ -111,7 +111,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
             "a pool of 20 recurrent states needs 8.4 kB: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
-            "try a smaller max_model_len, or fewer states (cached_states)");
+            "try a smaller max_model_len, or a smaller cache (cache_memory)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
@@ -122,8 +122,8 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
-            "attention in steps of 512 rows needs 49.2 kB: cuda:0: could not allocate 49216 bytes; 7 of 9 are "
-            "free; try a smaller max_model_len");
+            "attention in steps of 512 rows needs 49.2 kB: cuda:0: could not allocate 49216 bytes; 7 of 9 are free; "
+            "try a smaller max_model_len, or fewer tokens per step (max_num_batched_tokens)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
@@ -138,9 +138,59 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
   const auto refused =
       testing_support::refusal_of([&] { runner.launch(batch, {.choice = TokenChoice{.vocab = 8, .draws = draws}}); });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(refused.sentence,
-            "a step of 200 rows: cuda:0: could not allocate 8800 bytes; 7 of 9 are free; try a smaller max_model_len");
+  EXPECT_EQ(
+      refused.sentence,
+      "a step of 200 rows: cuda:0: could not allocate 8800 bytes; 7 of 9 are free; try a smaller max_model_len, or "
+      "fewer tokens per step (max_num_batched_tokens)");
   EXPECT_EQ(runner.num_in_flight(), 0u);
+}
+
+// Needs memory for each row of a step.
+class HungryModel final : public Model {
+ public:
+  explicit HungryModel(DeviceRuntime& runtime) : runtime_(runtime) {
+    info_ = {.architecture = "hungry",
+             .vocab_size = 8,
+             .context_length = 1024,
+             .num_layers = 1,
+             .kv_groups = {{{1, 1, 1}, {0}}},
+             .full_attn_layer_ids = {0},
+             .dtype = DType::kF32};
+  }
+  const ModelInfo& info() const override { return info_; }
+  Tensor forward(const ForwardBatch& batch) const override {
+    const Tensor activations(DType::kF32, {batch.num_tokens(), 8}, runtime_);
+    most_rows = std::max(most_rows, batch.num_tokens());
+    return Tensor::zeros(DType::kF32, {std::ssize(batch.logits_rows), 8});
+  }
+  mutable int64_t most_rows = 0;
+
+ private:
+  ModelInfo info_;
+  DeviceRuntime& runtime_;  // not owned
+};
+
+TEST(DeviceFault, ALargestStepWithoutMemoryFailsBeforeARequestRuns) {
+  ScarceRuntime scarce;
+  const HungryModel model(scarce);
+  EngineConfig of_rows = config();
+  of_rows.max_context_len = 128, of_rows.runner.max_tokens = 127;  // 32 bytes a row
+  Engine fits(model, of_rows);
+  fits.run_largest_step();
+  EXPECT_EQ(model.most_rows, 127);
+  EXPECT_TRUE(fits.idle());
+  EXPECT_EQ(fits.counters().rows, 0);
+  fits.add({1}, {.max_tokens = 1, .temperature = 0});
+  EXPECT_EQ(fits.step().size(), 1u);
+  of_rows.runner.max_tokens = 128;
+  Engine full(model, of_rows);
+  const auto refused = testing_support::refusal_of([&] { full.run_largest_step(); });
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(
+      refused.sentence,
+      "a step of 128 rows: cuda:0: could not allocate 4096 bytes; 7 of 9 are free; try a smaller max_model_len, or "
+      "fewer tokens per step (max_num_batched_tokens)");
+  EXPECT_TRUE(full.idle());
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ TEST(FairyHybrid, FP8HalvesTheCacheOfBFloat16AndTellsTheSameTaleAgain) {
   const auto with = [](DType kv) {
     LLMOptions o = options(1);
     o.kv_dtype = kv;
+    o.keep_text = SchedulerConfig::KeepText::kNo;  // as many pages and states of each
     return LLM(kDemo, o);
   };
   LLM floats = with(DType::kF32), halves = with(DType::kBF16), bytes = with(DType::kE4M3);
@@ -103,13 +104,57 @@ TEST(FairyHybrid, TheLogSaysWhatRunsAndWarnsOfAContextBeyondTheModels) {
     (level == LogLevel::kWarning ? warnings : infos).emplace_back(message);
   };
   LLM llm(kDemo, chatty);
-  ASSERT_EQ(infos.size(), 2u);
+  ASSERT_EQ(infos.size(), 3u);
+  EXPECT_EQ(infos[2], "cache: " + llm.memory_plan().reasons);
   EXPECT_EQ(infos[0],
             "Qwen3_5ForCausalLM on cpu: 8 layers, 6 of them Gated DeltaNet, 23 MB of weights, activations in float32, "
             "keys and values in float32");
   EXPECT_TRUE(infos[1].starts_with("attention by " + llm.engine().runner().backend().describe())) << infos[1];
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(warnings[0].starts_with("a context of 65536 tokens is beyond the ")) << warnings[0];
+}
+
+TEST(FairyHybrid, OneBudgetHoldsPagesAndStates) {
+  for (const int64_t budget : {int64_t{0}, int64_t{16} << 20, int64_t{64} << 20}) {
+    LLMOptions o = options(1);
+    if (budget > 0) o.cache_memory = budget;
+    LLM llm(kDemo, o);
+    const RunnerConfig& runner = llm.config().runner;
+    const int64_t pools = llm.engine().runner().pool_bytes();
+    EXPECT_EQ(pools, llm.memory_plan().bytes);
+    if (budget > 0) {
+      EXPECT_LE(pools, budget);
+      EXPECT_GT(pools, budget * 8 / 10);
+    }
+    EXPECT_GE(runner.num_pages * runner.page_size, 1024);
+    EXPECT_EQ(llm.engine().scheduler().free_pages(), runner.num_pages);
+    EXPECT_EQ(llm.engine().scheduler().free_states(), runner.num_states);
+  }
+  LLMOptions alone = options(1);
+  alone.keep_text = SchedulerConfig::KeepText::kNo;
+  LLM llm(kDemo, alone);
+  EXPECT_EQ(llm.config().runner.num_pages * 64, 1024);
+  EXPECT_EQ(llm.config().runner.num_states, 1);
+}
+
+// Bytes of a context of 8192 tokens and the page for padding, and of two states.
+TEST(LLM, ABudgetWithoutRoomForTheContextIsRefusedBeforeWeightsAreRead) {
+  constexpr int64_t kTokens = 129 * 64;
+  const std::vector<std::pair<const char*, int64_t>> least = {
+      {"qwen3_4b", kTokens * 36 * 8 * 256 * 2},
+      {"qwen3_5_0_8b", kTokens * 6 * 2 * 512 * 2 + 2 * 18 * (16 * 128 * 128 * 4 + 6144 * 3 * 2)},
+      {"qwen3_next_8_layers", kTokens * 2 * 2 * 512 * 2 + 2 * 6 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)}};
+  for (const auto& [shape, bytes] : least) {
+    const ModelDescription model = read_description(kRoot / "bench" / "shapes" / shape, /*random_weights=*/1);
+    LLMOptions o{.cache_memory = bytes - 1, .random_weights = 1};
+    const auto refused = testing_support::refusal_of([&] { checked_strategy(model, o, {}); });
+    EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+    EXPECT_TRUE(
+        refused.sentence.starts_with(str("cache_memory is ", bytes - 1, " bytes, expected ", bytes, " or more: ")))
+        << refused.sentence;
+    o.cache_memory = bytes;
+    EXPECT_EQ(checked_strategy(model, o, {}), "autoregressive");
+  }
 }
 
 TEST(FairyHybrid, TokensAreDrawnAsGenerationConfigSays) {

@@ -35,7 +35,7 @@ class DeviceRuntime {
   // on request huge pages.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) noexcept = 0;
-  // Zeroes memory from allocate(). On a CPU, from 64 MiB on it takes neither time nor memory until the memory is
+  // Zeroes memory from allocate(). On a CPU, from 8 MiB on it takes neither time nor memory until the memory is
   // touched.
   virtual void fill_zero(void* memory, size_t bytes) = 0;
   virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "headrace/cache/memory_plan.h"
 #include "headrace/engine/engine.h"
 #include "headrace/llm/step_recorder.h"
 #include "headrace/models/model_registry.h"
@@ -29,11 +30,17 @@ struct LLMOptions {
   OpContext context;
   RunnerConfig::Graphs graphs = RunnerConfig::Graphs::kPreferred;
   int32_t page_size = 64;
+  // Most tokens of a step, of all prompts together (Scheduler). Absent: about 0.1 s of them, by the time of the first
+  // step of 256 tokens or more; 256 to 512 on a CPU, to 16384 on a GPU, at most the context. At least what one step of
+  // the strategy needs.
+  std::optional<int32_t> max_num_batched_tokens;
   int32_t max_model_len = 0;      // 0: the model's, at most kDefaultContext; kWholeContext: the model's
   std::string strategy = "auto";  // "auto": the strategy that the model was trained for
   StrategyConfig decoding;        // the engine sets its `model`
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
-  int32_t cached_states = 8;  // hybrids with prefix caching: cached states, each as large as a running request's
+  // Bytes of K, V and recurrent states, of one running request and of cached text (plan_memory). Absent: those of eight
+  // chats, at most half of the free memory (default_memory). A CPU takes memory when it is used, a GPU at once.
+  std::optional<int64_t> cache_memory;
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   ProgressCallback progress;
@@ -95,11 +102,10 @@ class LLM {
     double per_token() const { return std::exp2(bits / static_cast<double>(tokens)); }
     double bits_per_byte() const { return bits / static_cast<double>(bytes); }  // independent of the vocabulary
   };
-  // Computes perplexity over windows of `window` tokens without overlap, shorter if the context is; each predicts its
-  // tokens 1.. and counts their bytes. If the tokenizer puts tokens before a text, each window begins with them and
-  // predicts all tokens of the text.
-  // Error kInvalidArgument for full-attention and canvas models. Calls `on_window` after each window with the tokens
-  // done and their total.
+  // Computes perplexity over windows of `window` tokens without overlap, shorter if the context or a step is; each
+  // predicts its tokens 1.. and counts their bytes. If the tokenizer puts tokens before a text, each window begins with
+  // them and predicts all tokens of the text. Error kInvalidArgument for full-attention and canvas models. Calls
+  // `on_window` after each window with the tokens done and their total.
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 
@@ -110,6 +116,7 @@ class LLM {
   // Returns the model's default sampling parameters: generation_config.json's or, for the schedule 'reference', the
   // published loop's (ReferenceDefaults).
   SamplingParams default_params(DecodingParams::Schedule schedule = DecodingParams::Schedule::kThreshold) const;
+  const MemoryPlan& memory_plan() const { return memory_plan_; }
   const EngineConfig& config() const { return engine_->config(); }
   Engine& engine() { return *engine_; }
 
@@ -122,6 +129,7 @@ class LLM {
   Tokenizer tokenizer_;
   SamplingParams default_params_;
   std::unique_ptr<Model> model_;
+  MemoryPlan memory_plan_;  // of the engine's pools
   std::unique_ptr<Engine> engine_;
 };
 

@@ -15,7 +15,7 @@ namespace headrace {
 namespace {
 
 constexpr size_t kAlignment = 64, kHugePage = size_t{2} << 20, kHugeThreshold = size_t{4} << 20,
-                 kGiveBackThreshold = size_t{64} << 20;
+                 kGiveBackThreshold = size_t{8} << 20;
 constexpr int64_t kAskEvery = int64_t{64} << 20;
 
 size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }

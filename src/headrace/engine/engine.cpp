@@ -287,6 +287,13 @@ void Engine::end_retry() {
   scheduler_.limit_rows(most);
 }
 
+void Engine::run_largest_step() {
+  const WarmupScope warming_up(runner_.metadata_source());
+  const int64_t rows = std::min<int64_t>(config_.runner.max_tokens, config_.max_context_len);
+  add(std::vector<int32_t>(static_cast<size_t>(rows)), {.max_tokens = 1});
+  while (!idle()) step();
+}
+
 std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
   const bool retries = !retries_.empty() && admits == Scheduler::Admits::kWhoFits;
   std::vector<ScheduledStep> steps = scheduler_.next(admits, retries ? retries_.front() : std::vector<int64_t>());

@@ -1,5 +1,6 @@
 // The engine: continuous batching of requests, from prompt ids to sampled ids.
 #pragma once
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -27,6 +28,9 @@ struct EngineConfig {
   int32_t vocab = 0;  // ids below this may be sampled: the tokenizer's; 0: the model's
   std::string strategy = "autoregressive";
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kNo;
+  // Times the first step of kRowsMultiple rows or more. Later steps have as many rows as take kStepSeconds, at least so
+  // many and at most runner.max_tokens (step_rows.h). Absent: each has up to runner.max_tokens, and no clock is read.
+  std::optional<int32_t> least_step_rows;
   StrategyConfig decoding;  // the engine sets its `model`
   // Asynchronous scheduling: launch the next decode step before the host has read the tokens of the last one. A request
   // that ends by a token then runs one step too many, so it pays only if the model runs on a device.
@@ -97,6 +101,9 @@ class Engine {
   // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
   // on. A server should fail all requests and restart its process.
   std::vector<StepOutput> step();
+  // Runs one step of as many tokens as any step may have, and keeps nothing of it. A device without memory for its
+  // activations then fails here, not within a request. The engine must be idle. Errors as step().
+  void run_largest_step();
   // The device's error; absent while it works.
   const std::optional<std::string>& fault() const { return fault_; }
 
@@ -158,6 +165,7 @@ class Engine {
   // the last chunk of a prompt is cached.
   static std::vector<ScheduledStep> in_order_of(const std::vector<ScheduledStep>& before,
                                                 std::vector<ScheduledStep> planned);
+  void choose_step_rows(int32_t rows);  // after the step that launch_first() launched and timed
   void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
   void drain();                             // waits for all steps in flight and drops their results
 
@@ -204,6 +212,7 @@ class Engine {
   std::vector<int64_t> in_step_;              // ids of the requests that run_step_or_fail() runs
   std::vector<StepOutput> outputs_;           // of the step that runs
   std::deque<InFlightStep> in_flight_;        // at most two, oldest first
+  std::optional<std::chrono::steady_clock::time_point> launched_at_;  // of a step that may be timed
   bool batch_changed_ = false;  // a request was added or ended since the oldest step in flight was launched
 };
 

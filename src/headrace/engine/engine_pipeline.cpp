@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "headrace/engine/engine.h"
+#include "headrace/engine/step_rows.h"
 
 namespace headrace {
 namespace {
@@ -55,8 +56,18 @@ bool Engine::launch_first() {
     in_flight_.pop_back();
     return false;
   }
+  if (config_.least_step_rows) launched_at_ = std::chrono::steady_clock::now();
   launch(ModelRunner::Inputs::kOfBatch);
   return true;
+}
+
+void Engine::choose_step_rows(int32_t rows) {
+  const auto launched_at = std::exchange(launched_at_, std::nullopt);
+  if (!launched_at || rows < kRowsMultiple) return;
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - *launched_at;
+  scheduler_.limit_rows(
+      rows_of_step(rows, time.count(), *config_.least_step_rows, static_cast<int32_t>(config_.runner.max_tokens)));
+  config_.least_step_rows.reset();
 }
 
 // True if no request joined or left, all running ones are in the step, and only an end token could end one of them now.
@@ -119,9 +130,12 @@ std::vector<StepOutput> Engine::run_step() {
   if (ahead) launch_next();
   const std::vector<ScheduledStep>& steps = in_flight_.front().steps;
   const std::vector<SampledToken> sampled = sampled_tokens(steps, runner_.retire());
+  int32_t rows = 0;
+  for (const ScheduledStep& one : steps) rows += one.plan.num_rows();
+  choose_step_rows(rows);
   commit(steps, sampled, ahead ? Committed::kAssumed : Committed::kNothing);
   counters_.steps += steps.empty() ? 0 : 1;  // empty: a warm-up
-  for (const ScheduledStep& one : steps) counters_.rows += one.plan.num_rows();
+  counters_.rows += rows;
   counters_.tokens += std::ranges::count_if(outputs_, [](const StepOutput& out) { return !out.error; });
   in_flight_.pop_front();
   if (!ahead) end_retry();

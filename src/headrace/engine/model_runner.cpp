@@ -27,13 +27,15 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
 
 // The KV cache is allocated first, so a smaller one leaves memory for later allocations.
 constexpr std::string_view kShorter = "a smaller max_model_len";
-constexpr std::string_view kShorterOrFewerStates = "a smaller max_model_len, or fewer states (cached_states)";
+constexpr std::string_view kShorterOrSmallerCache = "a smaller max_model_len, or a smaller cache (cache_memory)";
+constexpr std::string_view kShorterOrFewerTokens =
+    "a smaller max_model_len, or fewer tokens per step (max_num_batched_tokens)";
 constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";
 
 std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& runtime) {
   const int64_t bytes = KVPool::bytes_for(config);
   const std::string what = str("a KV cache of ", int64_t{config.num_pages} * config.page_size, " tokens");
-  return with_need({.what = what, .bytes = bytes, .advice = kShorter}, [&] {
+  return with_need({.what = what, .bytes = bytes, .advice = kShorterOrSmallerCache}, [&] {
     if (runtime.device().type == DeviceType::kCPU) {
       const int64_t available = available_host_memory().value_or(bytes);
       HR_REQUIRE(bytes <= available, ErrorCode::kOutOfMemory, "cpu: ", human_bytes(available), " are available");
@@ -45,19 +47,19 @@ std::unique_ptr<KVPool> make_kv_pool(const KVPoolConfig& config, DeviceRuntime& 
 std::unique_ptr<GDNPool> make_gdn_pool(const GDNPoolConfig& config, DeviceRuntime& runtime) {
   const MemoryNeed need{.what = str("a pool of ", config.num_slots, " recurrent states"),
                         .bytes = GDNPool::bytes_for(config),
-                        .advice = config.num_slots > 1 ? kShorterOrFewerStates : kShorter};
+                        .advice = kShorterOrSmallerCache};
   return with_need(need, [&] { return std::make_unique<GDNPool>(config, runtime); });
 }
 
 MemoryNeed need_of_attention(int64_t max_tokens, const GDNPool* gdn) {
-  MemoryNeed need{.what = str("attention in steps of ", max_tokens, " rows"), .advice = kShorter};
+  MemoryNeed need{.what = str("attention in steps of ", max_tokens, " rows"), .advice = kShorterOrFewerTokens};
   // other attention backends allocate nothing
   if (gdn != nullptr) need.bytes = GDNAttnBackend::bytes_for(gdn->config(), max_tokens);
   return need;
 }
 
 MemoryNeed need_of_step(const ForwardBatch& batch) {
-  return {.what = str("a step of ", batch.num_tokens(), " rows"), .advice = kShorter};
+  return {.what = str("a step of ", batch.num_tokens(), " rows"), .advice = kShorterOrFewerTokens};
 }
 
 }  // namespace
@@ -107,7 +109,7 @@ void ModelRunner::prepare(const BatchLimits& limits) {
                                    .max_snapshots = limits.table_rows * StateTable::kMostSnapshots};
     device_batch_ = with_need({.what = str("the memory of a step's tables, of up to ", config_.max_tokens, " rows,"),
                                .bytes = DeviceBatch::bytes_for(tables),
-                               .advice = kShorter},
+                               .advice = kShorterOrFewerTokens},
                               [&] { return std::make_unique<DeviceBatch>(tables, runtime_); });
     capture(graphs);
   }

@@ -2,17 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "headrace/attention/backend_registry.h"
+#include "headrace/cache/memory_plan.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/core/host_memory.h"
 #include "headrace/core/scope_end.h"
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/engine/decoding_checks.h"
+#include "headrace/engine/step_rows.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "headrace/llm/start_report.h"
 #include "headrace/llm/stop_filter.h"
+#include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 #include "headrace/text/detokenizer.h"
 
@@ -42,23 +47,44 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .guard = o.guard};
 }
 
+struct StepRows {
+  int32_t least = 1, most = 1;  // tokens that a step may need; that a step can have
+};
+
 // Full attention runs a text as a whole. Causal and block masks run it in chunks, at least as large as a request's step
 // may need. Texts may end inside a block, steps never do.
-int32_t tokens_per_step(const Model& model, const EngineConfig& c) {
-  const bool on_cpu = c.runner.runtime->device().type == DeviceType::kCPU;
-  const int32_t context = c.max_context_len, most = on_cpu ? kTokensPerStep : kTokensPerDeviceStep;
-  const auto& diffusion = model.info().diffusion;
-  if (!diffusion) return std::min(context, most);
+StepRows rows_of_steps(const ModelInfo& model, const EngineConfig& c) {
+  const int32_t context = c.max_context_len;
+  const auto& diffusion = model.diffusion;
+  if (!diffusion) return {.least = 1, .most = context};
   const int32_t whole = context + c.decoding.block_size.value_or(diffusion->block_size);
   if (diffusion->attention == DiffusionInfo::Attention::kFull) {
     const bool guided =
         diffusion->guidance != DiffusionInfo::Guidance::kNone && reads_option(c.strategy, DecodingOption::kCfgScale);
-    return guided ? 2 * whole : whole;  // a guided request's step runs its text twice
+    const int32_t rows = guided ? 2 * whole : whole;  // a guided request's step runs its text twice
+    return {.least = rows, .most = rows};
   }
   StrategyConfig decoding = c.decoding;
   decoding.model = diffusion;
-  const int32_t needed = most_step_rows(make_strategy(c.strategy, decoding)->traits());
-  return std::max(std::min(context, most), std::min(needed, whole));
+  const int32_t needed = std::min(most_step_rows(make_strategy(c.strategy, decoding)->traits()), whole);
+  return {.least = needed, .most = std::max(context, needed)};
+}
+
+StepRows checked_rows(const ModelInfo& model, const EngineConfig& c, const LLMOptions& o) {
+  const StepRows rows = rows_of_steps(model, c);
+  HR_REQUIRE(!o.max_num_batched_tokens || *o.max_num_batched_tokens >= rows.least, ErrorCode::kInvalidArgument,
+             "max_num_batched_tokens is ", *o.max_num_batched_tokens, ", expected ", rows.least,
+             " or more: a step of strategy '", c.strategy, "' may need so many");
+  return rows;
+}
+
+void set_step_rows(EngineConfig& c, const ModelInfo& model, const LLMOptions& o) {
+  const StepRows rows = checked_rows(model, c, o);
+  const bool on_cpu = c.runner.runtime->device().type == DeviceType::kCPU;
+  const int32_t most = o.max_num_batched_tokens.value_or(on_cpu ? kTokensPerStep : kTokensPerDeviceStep);
+  c.runner.max_tokens = std::clamp(most, rows.least, rows.most);
+  const int32_t least = std::max(rows.least, kRowsMultiple);
+  if (!o.max_num_batched_tokens && least < c.runner.max_tokens) c.least_step_rows = least;
 }
 
 int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
@@ -76,18 +102,46 @@ std::string strategy_name(const ModelInfo& model, const LLMOptions& o) {
   return o.strategy == "auto" ? std::string(default_strategy(model.diffusion)) : o.strategy;
 }
 
+// Holds the fields that strategy_of() reads.
+EngineConfig strategy_config(const ModelInfo& model, const LLMOptions& o) {
+  return {.max_context_len = context_of(model, o), .strategy = strategy_name(model, o), .decoding = o.decoding};
+}
+
+CacheNeeds cache_needs(const ModelInfo& model, const LLMOptions& o, const StrategyTraits& traits) {
+  const bool caches = o.keep_text == SchedulerConfig::KeepText::kYes && traits.text_block.has_value();
+  const DType dtype = o.kv_dtype.value_or(model.dtype);
+  GDNPoolConfig states = model.gdn;
+  states.num_slots = 0;  // a pool has one more, for padding
+  return {.page_bytes = KVPool::bytes_for({.groups = model.kv_groups, .page_size = o.page_size, .dtype = dtype}),
+          .state_bytes = model.num_gdn_layers > 0 ? GDNPool::bytes_for(states) : 0,
+          .page_size = o.page_size,
+          .max_requests = kMostRequests,
+          .max_context_len = context_of(model, o),
+          .caches_text = caches ? CacheNeeds::CachesText::kYes : CacheNeeds::CachesText::kNo};
+}
+
+int64_t free_memory(Device device) {
+  if (device.type != DeviceType::kCPU) return cuda_module().free_bytes(device.index);
+  return available_host_memory().value_or(std::numeric_limits<int64_t>::max());
+}
+
+MemoryPlan cache_plan(const ModelInfo& model, Device device, const LLMOptions& o) {
+  const auto strategy = strategy_of(model, strategy_config(model, o));
+  const CacheNeeds needs = cache_needs(model, o, strategy->traits());
+  return plan_memory(o.cache_memory ? *o.cache_memory : default_memory(needs, free_memory(device)), needs);
+}
+
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
-                           const LLMOptions& o) {
+                           const MemoryPlan& memory, const LLMOptions& o) {
   const int32_t context = context_of(model.info(), o);
-  const bool keeps = o.keep_text == SchedulerConfig::KeepText::kYes;
   EngineConfig c{.runner = {.backend = o.backend,
                             .kernel_set = o.kernel_set,
                             .attn_impl = o.attn_impl,
                             .runtime = &runtime,
                             .context = context_on(runtime, o),
-                            .num_pages = (context + o.page_size - 1) / o.page_size,
+                            .num_pages = memory.num_pages,
                             .page_size = o.page_size,
-                            .num_states = kMostRequests + (keeps ? o.cached_states : 0),
+                            .num_states = memory.num_states,
                             .kv_dtype = o.kv_dtype,
                             .graphs = o.graphs},
                  .max_requests = kMostRequests,
@@ -98,7 +152,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
                  .keep_text = o.keep_text,
                  .decoding = o.decoding,
                  .log = o.log};
-  c.runner.max_tokens = tokens_per_step(model, c);
+  set_step_rows(c, model.info(), o);
   return c;
 }
 
@@ -205,11 +259,12 @@ Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) 
 }
 
 std::string checked_strategy(const ModelDescription& model, const LLMOptions& o, const SamplingParams& params) {
-  const ModelInfo stated =
-      stated_info(model, {.mask_token_id = o.decoding.mask_token_id, .block_size = o.decoding.block_size});
-  const EngineConfig engine{
-      .max_context_len = context_of(stated, o), .strategy = strategy_name(stated, o), .decoding = o.decoding};
-  strategy_of(stated, engine);
+  const ModelInfo stated = stated_info(
+      model, {.dtype = o.dtype, .mask_token_id = o.decoding.mask_token_id, .block_size = o.decoding.block_size});
+  const EngineConfig engine = strategy_config(stated, o);
+  const auto strategy = strategy_of(stated, engine);
+  checked_rows(stated, engine, o);
+  if (o.cache_memory) plan_memory(*o.cache_memory, cache_needs(stated, o, strategy->traits()));
   check_params(params, engine.strategy, stated);
   check_graphs(params, o.graphs);
   return engine.strategy;
@@ -229,7 +284,9 @@ LLM::LLM(const ModelDescription& model, const LLMOptions& options, std::future<T
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
       model_(load_checked(model, runtime_, options)),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, options))) {
+      memory_plan_(cache_plan(model_->info(), runtime_.device(), options)),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, memory_plan_, options))) {
+  if (!engine_->runner().on_cpu()) naming(directory_, [this] { engine_->run_largest_step(); });
   warn_of_end_tokens(options, tokenizer_, model_info());
   if (options.log) report_start(options, *this);
 }
@@ -284,7 +341,8 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnW
   const int32_t context = engine_->scheduler().table().max_context_len();
   HR_REQUIRE(context >= least, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
              " tokens, expected ", least, " or more");
-  Perplexity total{.window = std::min(window, context - 1)};  // a request needs room for one more token
+  const auto most = static_cast<int32_t>(std::min<int64_t>(context - 1, config().runner.max_tokens));
+  Perplexity total{.window = std::min(window, most)};  // a request needs room for one more token
   HR_REQUIRE(total.window > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", total.window,
              " tokens, expected more than the ", num_prefix, " that the tokenizer puts before a text");
   const size_t first = std::max<size_t>(1, prefix.size()), each = static_cast<size_t>(total.window) - prefix.size();

@@ -14,6 +14,7 @@ void report_start(const LLMOptions& options, LLM& llm) {
                            name_of(llm.engine().runner().kv_dtype())));
   log(LogLevel::kInfo, str("attention by ", llm.engine().runner().describe(), "; strategy ", engine.strategy,
                            "; a context of ", engine.max_context_len, " tokens"));
+  log(LogLevel::kInfo, "cache: " + llm.memory_plan().reasons);
   report_failed_capture(log, llm.engine().runner().failed_capture());
   if (engine.max_context_len > model.context_length) {
     log(LogLevel::kWarning, str("a context of ", engine.max_context_len, " tokens is beyond the ", model.context_length,

@@ -8,7 +8,7 @@
 
 namespace headrace {
 
-// kInfo: the model and its device; attention, strategy, context, and which steps are graphs.
+// kInfo: the model and its device; attention, strategy, context, and which steps are graphs; the cache's memory.
 // kWarning: failed graph capture, a context beyond the model's, a tokenizer with more tokens than the model, `d2f` for
 // a full-attention model without an adapter, `multi_bd_edit` or `dmax` for a model not trained to edit.
 // `options` are those of `llm`, with a log.
