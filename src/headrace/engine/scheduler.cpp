@@ -31,7 +31,7 @@ Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& stra
                .num_kept = strategy.traits().text_block ? num_kept_states(config) : 0,
                .page_size = config.page_size}),
       pages_(pages_config(config, strategy)),
-      table_(config.max_requests, config.max_context_len, config.page_size) {}
+      table_(config.max_requests, config.max_context_len, config.page_size, config.num_pages) {}
 
 int32_t Scheduler::pages_needed(const Sequence& s) const {
   return (most_stored(strategy_.traits(), s) + config_.page_size - 1) / config_.page_size;
