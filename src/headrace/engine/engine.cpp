@@ -182,6 +182,7 @@ void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
 std::vector<StepOutput> Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled,
                                        Committed before) {
   std::vector<StepOutput> outputs;
+  outputs.reserve(sampled.size());
   size_t next = 0;
   for (const ScheduledStep& step : steps) {
     if (step.sequence == nullptr) {  // aborted while its step ran
@@ -209,7 +210,9 @@ void Engine::publish(Sequence& s, std::vector<StepOutput>& outputs) const {
   while (s.num_published < s.num_final && !s.finish_reason) {
     const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
     s.finish_reason = finish_reason_of(s, token.id);
-    outputs.push_back({s.id, token, s.finish_reason, s.num_forwards, s.num_reused});
+    StepOutput& output = outputs.emplace_back();  // filled in place, as a copy waits for its parts
+    output.sequence_id = s.id, output.token = token, output.finish_reason = s.finish_reason;
+    output.num_forwards = s.num_forwards, output.num_reused = s.num_reused;
   }
 }
 

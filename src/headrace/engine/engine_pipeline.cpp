@@ -71,14 +71,17 @@ void Engine::launch_next() {
 }
 
 std::vector<ScheduledStep> Engine::next_in_order(const std::vector<ScheduledStep>& before) {
-  std::vector<ScheduledStep> planned = next_steps(Scheduler::Admits::kNobody), steps;
-  for (const ScheduledStep& one : before) {
-    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
-    if (same != planned.end()) steps.push_back(std::move(*same));
+  std::vector<ScheduledStep> planned = next_steps(Scheduler::Admits::kNobody);
+  auto at = planned.begin();
+  for (const ScheduledStep& one : before) {  // most are at their places
+    const auto same = std::ranges::find(at, planned.end(), one.sequence, &ScheduledStep::sequence);
+    if (same == planned.end()) break;
+    if (same != at) std::iter_swap(same, at);
+    ++at;
   }
-  HR_REQUIRE(steps.size() == before.size() && planned.size() == before.size(), ErrorCode::kInternal,
+  HR_REQUIRE(at == planned.end() && planned.size() == before.size(), ErrorCode::kInternal,
              "engine: the device goes on with ", before.size(), " requests, the scheduler with ", planned.size());
-  return steps;
+  return planned;
 }
 
 void Engine::drain() {
