@@ -68,6 +68,18 @@ TEST(AttnMetadata, RefusesAPageTableOfAnotherKindAndPagesThatThePoolDoesNotHave)
   EXPECT_EQ(refusal(), "request 0: page 2 of its cache is page -1 of the pool, expected 0 to 8");
 }
 
+TEST(AttnMetadata, ReadsNoRowsIfTheWriterOfThePageTableBoundsThemByThePool) {
+  const Tensor table = Tensor::zeros(DType::kI32, {1, 1});
+  set_element(table, 0, 9);
+  AttnMetadata m{.spans = {{.ctx_len = 16}}, .page_table = table, .pages_below = 10};
+  const auto refusal = [&m] { return testing_support::refusal_of([&m] { m.validate(16, 9); }).sentence; };
+  EXPECT_EQ(refusal(), "request 0: page 0 of its cache is page 9 of the pool, expected 0 to 8");
+  m.pages_below = 9;
+  EXPECT_EQ(refusal(), "") << "the row was read";
+  m.spans[0].ctx_len = 17;
+  EXPECT_EQ(refusal(), "request 0 needs 2 pages of cache in row 0, the page table is [1, 1]");
+}
+
 TEST(AttnMetadata, KeepsNothingWhereNoPoolIsWritten) {
   std::vector<int64_t> none = {kDoNotStore, kDoNotStore}, one = {kDoNotStore, 7};
   const TensorView no_slots(none.data(), DType::kI64, {2}), a_slot(one.data(), DType::kI64, {2});

@@ -155,5 +155,66 @@ TEST(DeviceBatch, HoldsThePagesOfEveryRowThatChanged) {
   upload_and_compare({1, 2, 38});
 }
 
+// A page table of four rows and pages whose writer numbers its changes, as uploaded in batches of one request each.
+class NumberedTable {
+ public:
+  void change(int32_t row, int32_t page, int32_t to) {
+    change_silently(row, page, to);
+    set_element(versions_, row, ++version_);
+  }
+  void change_silently(int32_t row, int32_t page, int32_t to) { set_element(table_, row * 4 + page, to); }
+  // The row's first `pages` pages on the device after an upload of a batch that reads them.
+  std::vector<int32_t> uploaded(DeviceBatch& device, int32_t row, int32_t pages, bool numbered = true) const {
+    ForwardBatch batch{.mode = ForwardMode::kDecode};
+    const int32_t keys = 16 * pages - 1;
+    batch.attn.spans = {{.ctx_len = keys, .phys0 = keys, .page_row = row}};
+    batch.attn.page_table = table_;
+    if (numbered) batch.attn.row_versions = versions_;
+    const TensorView on_device = device.upload(batch).attn.page_table.select(row);
+    const auto* first = static_cast<const int32_t*>(on_device.data());
+    return {first, first + pages};
+  }
+
+ private:
+  Tensor table_ = Tensor::zeros(DType::kI32, {4, 4}), versions_ = Tensor::zeros(DType::kI64, {4});
+  int64_t version_ = 0;
+};
+
+DeviceBatch batch_of_four_rows() {
+  return DeviceBatch({.max_requests = 1, .max_tokens = 1, .table_rows = 4, .table_pages = 4, .page_size = 16},
+                     cpu_runtime());
+}
+
+TEST(DeviceBatch, ReadsARowAgainWhenItsVersionOrItsLengthChanges) {
+  using Pages = std::vector<int32_t>;
+  DeviceBatch device = batch_of_four_rows();
+  NumberedTable table;
+  for (const int32_t row : {1, 2}) {
+    for (const int32_t page : {0, 1, 2}) table.change(row, page, 10 * row + page);
+  }
+  EXPECT_EQ(table.uploaded(device, 1, 2), (Pages{10, 11}));
+  EXPECT_EQ(table.uploaded(device, 2, 3), (Pages{20, 21, 22}));
+  EXPECT_EQ(table.uploaded(device, 1, 3), (Pages{10, 11, 12})) << "a longer request";
+  table.change(1, 0, 19);
+  EXPECT_EQ(table.uploaded(device, 1, 1), (Pages{19})) << "another request";
+  EXPECT_EQ(table.uploaded(device, 1, 3), (Pages{19, 11, 12}));
+  table.change_silently(1, 2, 77);
+  EXPECT_EQ(table.uploaded(device, 1, 3), (Pages{19, 11, 12})) << "a row of the same version was read";
+}
+
+TEST(DeviceBatch, ReadsRowsAgainAfterThoseOfAnotherTableOrOfNoVersion) {
+  using Pages = std::vector<int32_t>;
+  DeviceBatch device = batch_of_four_rows();
+  NumberedTable one, other;
+  one.change(1, 0, 5), other.change(1, 0, 6);  // of equal versions
+  EXPECT_EQ(one.uploaded(device, 1, 1), (Pages{5}));
+  EXPECT_EQ(other.uploaded(device, 1, 1), (Pages{6}));
+  EXPECT_EQ(one.uploaded(device, 1, 1), (Pages{5}));
+  EXPECT_EQ(other.uploaded(device, 1, 1, false), (Pages{6}));
+  other.change_silently(1, 0, 7);
+  EXPECT_EQ(other.uploaded(device, 1, 1, false), (Pages{7})) << "nobody promised to number this change";
+  EXPECT_EQ(one.uploaded(device, 1, 1), (Pages{5}));
+}
+
 }  // namespace
 }  // namespace headrace

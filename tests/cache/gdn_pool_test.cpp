@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <vector>
 
 #include "support/all_close.h"
+#include "support/host_memory.h"
 #include "support/random.h"
 
 namespace headrace {
@@ -50,14 +52,37 @@ TEST(GDNPool, ItsBytesAreKnownBeforeItIsMade) {
 TEST(GDNPool, CopyAndResetTouchTheirSlotsAlone) {
   GDNPool pool(kConfig);
   fill(pool);
-  const Tensor before = copy_of(pool.layer(1).recurrent);
+  const auto states = [&pool] {
+    return std::array{pool.layer(0).recurrent, pool.layer(0).conv, pool.layer(1).recurrent, pool.layer(1).conv};
+  };
+  std::vector<Tensor> before;
+  for (const TensorView& t : states()) before.push_back(copy_of(t));
   pool.copy_states(1, 3);
   pool.reset_states(std::array{2});
-  const TensorView after = pool.layer(1).recurrent;
-  EXPECT_TRUE(bit_equal(after.select(3), before.view().select(1)));
-  EXPECT_TRUE(bit_equal(after.select(2), Tensor::zeros(DType::kF32, {2, 3, 4})));
-  EXPECT_TRUE(bit_equal(after.select(0), before.view().select(0)));
-  EXPECT_TRUE(bit_equal(after.select(1), before.view().select(1)));
+  for (size_t i = 0; i < before.size(); ++i) {
+    const TensorView after = states()[i], was = before[i];
+    EXPECT_TRUE(bit_equal(after.select(3), was.select(1))) << i;
+    EXPECT_TRUE(bit_equal(after.select(2), Tensor::zeros(DType::kF32, was.select(2).shape()))) << i;
+    EXPECT_TRUE(bit_equal(after.select(0), was.select(0))) << i;
+    EXPECT_TRUE(bit_equal(after.select(1), was.select(1))) << i;
+  }
+}
+
+// A device counts its calls: a state of many layers is copied by as few.
+TEST(GDNPool, CopiesTheStatesOfAllLayersInTwoCalls) {
+  class Counting final : public testing_support::HostMemory {
+   public:
+    void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows) override {
+      ++calls;
+      DeviceRuntime::copy_rows_on_device(to, from, bytes, stride, rows);
+    }
+    int calls = 0;
+  } runtime;
+  GDNPoolConfig config = kConfig;
+  config.num_layers = 30;
+  GDNPool pool(config, runtime);
+  pool.copy_states(1, 2);
+  EXPECT_EQ(runtime.calls, 2);
 }
 
 TEST(GDNPool, TheReservedSlotIsRefused) {

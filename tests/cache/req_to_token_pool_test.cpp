@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
+#include <string>
+
+#include "support/refusal.h"
 
 namespace headrace {
 namespace {
@@ -32,6 +36,45 @@ TEST(ReqToTokenPool, RefusesPositionsAndRowsOutsideTheTable) {
   EXPECT_THROW(pool.write(0, 0, std::array{1}), Error);
   EXPECT_THROW(static_cast<void>(pool.slot_of(1, 64)), Error);
   EXPECT_THROW(pool.set_state_slot(3, 1), Error);
+}
+
+TEST(ReqToTokenPool, RefusesPagesThatTheKVPoolDoesNotHave) {
+  ReqToTokenPool pool(1, 48, 16, 9);
+  EXPECT_EQ(pool.pages_below(), 10);
+  pool.write(1, 0, std::array{0, 9});
+  const auto versions = pool.row_versions().as<const int64_t, 1>("versions");
+  const int64_t version = versions(1);
+  for (const int32_t page : {-1, 10}) {
+    const auto refused = testing_support::refusal_of([&] { pool.write(1, 0, std::array{5, page}); });
+    EXPECT_EQ(refused.code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refused.sentence, str("request row 1: page ", page, " is no page of the pool, expected 0 to 9"));
+  }
+  EXPECT_EQ(pool.slot_of(1, 16), 9 * 16) << "a refused call changed the row";
+  EXPECT_EQ(pool.slot_of(1, 0), 0);
+  EXPECT_EQ(versions(1), version);
+}
+
+TEST(ReqToTokenPool, EveryChangeOfARowGivesItAVersionThatNoRowHadBefore) {
+  ReqToTokenPool pool(2, 64, 16);
+  const auto versions = pool.row_versions().as<const int64_t, 1>("versions");
+  std::set<int64_t> seen = {versions(1), versions(2)};
+  const auto expect_change = [&](int32_t row, const std::string& by) {
+    const int64_t other = versions(3 - row);
+    EXPECT_TRUE(seen.insert(versions(row)).second) << by;
+    EXPECT_EQ(versions(3 - row), other) << by;
+  };
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(pool.alloc(), 1);
+    EXPECT_EQ(pool.alloc(), 2);
+    for (const int32_t row : {2, 1}) {
+      pool.write(row, 0, std::array{7, 9});
+      expect_change(row, "write");
+      pool.write(row, 1, std::array{9});
+      expect_change(row, "write of the same");
+      pool.free(row);
+      expect_change(row, "free");
+    }
+  }
 }
 
 // After any sequence of calls a row is free or one request's, and holds that request's pages and state alone.

@@ -19,6 +19,19 @@ TEST(SlotAllocator, HandsOutTheSmallestSlotsAndNeverSlotZero) {
   EXPECT_EQ(*allocator.alloc(2), (std::vector<int32_t>{2, 4}));
 }
 
+TEST(SlotAllocator, HandsOutTheSmallestSlotsOfManyWhicheverAreFree) {
+  for (const int32_t size : {63, 64, 65, 127, 128, 1000}) {
+    SlotAllocator allocator("page", size);
+    ASSERT_EQ(allocator.alloc(size)->back(), size);
+    EXPECT_FALSE(allocator.alloc(1));
+    allocator.free(std::array{size, 1});
+    EXPECT_EQ(*allocator.alloc(2), (std::vector<int32_t>{1, size}));
+    EXPECT_FALSE(allocator.is_free(size));
+    allocator.clear();
+    EXPECT_EQ(allocator.alloc(size)->size(), static_cast<size_t>(size));
+  }
+}
+
 TEST(SlotAllocator, AllocReturnsNulloptWhenFullAndChangesNothing) {
   SlotAllocator allocator("page", 2);
   EXPECT_FALSE(allocator.alloc(3));
@@ -37,15 +50,16 @@ TEST(SlotAllocator, RefusesWhatItNeverHandedOutAndKeepsItsState) {
 
 // Every slot is exactly one of free or owned, after any sequence of calls.
 RC_GTEST_PROP(SlotAllocator, EverySlotIsFreeOrOwnedExactlyOnce, ()) {
-  const int32_t size = *rc::gen::inRange(0, 40);
+  const int32_t size = *rc::gen::inRange(0, 200);
   SlotAllocator allocator("page", size);
   std::set<int32_t> owned;
-  for (const int32_t call : *rc::gen::container<std::vector<int32_t>>(rc::gen::inRange(-10, 12))) {
+  for (const int32_t call : *rc::gen::container<std::vector<int32_t>>(rc::gen::inRange(-70, 80))) {
     if (call >= 0) {
       const auto slots = allocator.alloc(call);
       RC_ASSERT(slots.has_value() == (call <= size - static_cast<int32_t>(owned.size())));
       for (const int32_t slot : slots.value_or(std::vector<int32_t>())) {
         RC_ASSERT(slot >= 1 && slot <= size);
+        for (int32_t lower = 1; lower < slot; ++lower) RC_ASSERT(!allocator.is_free(lower));
         RC_ASSERT(owned.insert(slot).second);
       }
     } else if (static_cast<int32_t>(owned.size()) >= -call) {

@@ -74,7 +74,7 @@ class StateModel final : public Model {
       const int32_t begin = attn.spans[static_cast<size_t>(left.request)].phys0;
       memory.num_tokens(left.slot) = static_cast<float>(begin + left.num_tokens);
     }
-    if (++passes_ == failing_pass_) throw Error(ErrorCode::kOutOfMemory, kReason);
+    if (++passes_ == failing_pass_) throw Error(ErrorCode::kInternal, kReason);
     return Tensor::zeros(DType::kF32, {static_cast<int64_t>(batch.logits_rows.size()), 8});
   }
   int passes() const { return passes_; }
@@ -124,7 +124,7 @@ struct Traffic {
         if (out.finish_reason) left.erase(out.sequence_id);
       }
     } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::kOutOfMemory);
+      EXPECT_EQ(e.code(), ErrorCode::kInternal);
       EXPECT_NE(std::string(e.what()).find(kReason), std::string::npos) << e.what();
       ++failures;
       EXPECT_FALSE(in_step.empty());
@@ -228,12 +228,12 @@ class FailingStrategy final : public DecodingStrategy {
   explicit FailingStrategy(const Failing& failing) : FailingStrategy(failing, make_strategy("autoregressive", {})) {}
   void start(Sequence& s) const override { inner_->start(s); }
   StepPlan plan(const Sequence& s, int32_t budget) const override {
-    if (s.id == failing_.id && s.num_tokens() >= failing_.plans_from) throw Error(ErrorCode::kOutOfMemory, kReason);
+    if (s.id == failing_.id && s.num_tokens() >= failing_.plans_from) throw Error(ErrorCode::kInternal, kReason);
     return inner_->plan(s, budget);
   }
   void commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
     inner_->commit(s, plan, sampled);
-    if (s.id == failing_.id && s.num_tokens() >= failing_.commits_from) throw Error(ErrorCode::kOutOfMemory, kReason);
+    if (s.id == failing_.id && s.num_tokens() >= failing_.commits_from) throw Error(ErrorCode::kInternal, kReason);
   }
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 // What objects of this program hold, in bytes as they were asked for: the heap's own figures have in them how freed
 // pieces lie. Each piece has its size in front of it.
-std::atomic<int64_t> held_bytes{0};
+std::atomic<int64_t> held_bytes{0}, allocations{0};
 constexpr size_t kFront = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
 }  // namespace
@@ -27,6 +27,7 @@ void* operator new(size_t bytes, const std::nothrow_t& /*says*/) noexcept {
   if (memory == nullptr) return nullptr;
   std::memcpy(memory, &bytes, sizeof bytes);
   held_bytes += static_cast<int64_t>(bytes);
+  ++allocations;
   return static_cast<char*>(memory) + kFront;
 }
 void* operator new(size_t bytes) {
@@ -185,6 +186,27 @@ TEST(HostWork, B30_NothingIsKeptOfAStepOrARequestThatIsOver) {
   const size_t used = runtime.used;
   for (int i = 0; i < 80; ++i) EXPECT_EQ(run(), before) << "request " << i;
   EXPECT_EQ(runtime.used, used);
+}
+
+// A step's lists of requests grow as a whole, not by a piece of memory for each of them.
+TEST(HostWork, AllocationsOfAStepDoNotGrowWithItsRequests) {
+  using StepsAhead = EngineConfig::StepsAhead;
+  constexpr int32_t kRequests = 64;
+  const testing_support::ByPosition model;
+  for (const auto ahead : {StepsAhead::kNever, StepsAhead::kAlways}) {
+    CountingRuntime runtime;
+    EngineConfig config = toy_config(1, runtime);
+    config.strategy = "autoregressive", config.steps_ahead = ahead;
+    config.max_requests = kRequests, config.max_context_len = 48;
+    config.runner.num_pages = kRequests * 48 / ToyDiffusionModel::kPageSize;
+    Engine engine(model, config);
+    for (int32_t r = 0; r < kRequests; ++r)
+      engine.add({1, 2, 3}, {.max_tokens = 40, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
+    for (int i = 0; i < 36; ++i) engine.step();  // texts now have room for tokens to come
+    const int64_t before = allocations;
+    EXPECT_EQ(engine.step().size(), static_cast<size_t>(kRequests));
+    EXPECT_LT(allocations - before, kRequests);
+  }
 }
 
 // Each of them is unlike all others, and ends in another way.

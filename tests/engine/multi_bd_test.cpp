@@ -74,7 +74,7 @@ BufferDecoded decode_buffer(const ToyScript& script, const Setup& setup, int32_t
   };
   engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan& plan) {
     if (moment == StepMoment::kPlanned) {
-      const PlannedSpan& span = plan.spans.at(0);
+      const PlannedSpan& span = plan.spans.front();
       std::string stored;
       for (int32_t p = span.store.begin; p < span.store.end; p += script.block_size) {
         stored += (stored.empty() ? "" : ",") + std::to_string(p / script.block_size);
@@ -247,7 +247,7 @@ TEST(MultiBD, B19_PromptsInChunksOfWholeBlocksShareStepsWithDenoisingAndChangeNo
     Engine engine(model, buffer_config({.num_blocks = 2, .max_requests = 3, .rows_per_step = rows}));
     std::map<int64_t, std::vector<int32_t>> ids;
     engine.observe([](StepMoment, const Sequence& s, const StepPlan& plan) {
-      const PlannedSpan& span = plan.spans.at(0);
+      const PlannedSpan& span = plan.spans.front();
       EXPECT_EQ(span.keys.ctx_len, span.keys.phys0);
       EXPECT_TRUE(span.store.end % 4 == 0 || span.store.end == s.num_tokens());
     });

@@ -180,7 +180,7 @@ class SharedTraffic {
 
   void commit(const ScheduledStep& one) {
     Sequence& s = *one.sequence;
-    const std::vector<SampleRow>& rows = one.plan.sample;
+    const SmallVector<SampleRow>& rows = one.plan.sample;
     std::vector<SampledToken> sampled;
     for (size_t i = 0; i < rows.size(); ++i) {
       const auto id = static_cast<int32_t>(random_.below(90));

@@ -52,8 +52,12 @@ struct DeviceMetadata {
 // One value per batch; owned by ForwardBatch. Views refer to memory of the engine (or of a test) that outlives the
 // forward pass.
 struct AttnMetadata {
-  std::vector<KeySpan> spans = {};      // one per request; rows are packed in this order without gaps
-  TensorView page_table = {};           // int32 [rows, pages]: physical page of each logical page
+  std::vector<KeySpan> spans = {};  // one per request; rows are packed in this order without gaps
+  TensorView page_table = {};       // int32 [rows, pages]: physical page of each logical page
+  // Promises of the page table's writer (ReqToTokenPool), which spare a step the reading of its rows. Without them rows
+  // may hold anything and change at any time.
+  TensorView row_versions = {};         // int64 [rows], on the host: another number after every change of a row
+  int64_t pages_below = INT64_MAX;      // all entries are 0 or more, and below this
   TensorView write_slots = {};          // int64 [num_tokens]: pool slot (page * page_size + offset) or kDoNotStore
   int64_t padding_rows = 0;             // padding tokens at the end, to fill a captured graph; their results are unused
   TensorView encoder_write_slots = {};  // int64 [encoder tokens]: where cross-attention stores encoder K and V
@@ -68,8 +72,9 @@ struct AttnMetadata {
   // batch on a device, the upload computes it.
   bool keeps_nothing() const;
   // Checks that rows are packed, spans obey their kinds, tables are large enough and, if the page table is on the host,
-  // that pages of cached tokens are pages of the pool. Error kInvalidArgument names the request.
-  // `page_size` is the pool's; 0 skips the page-table checks. `pool_pages` includes the reserved page.
+  // that pages of cached tokens are pages of the pool; pages_below may show that without a look at them. Error
+  // kInvalidArgument names the request. `page_size` is the pool's; 0 skips the page-table checks. `pool_pages` includes
+  // the reserved page.
   void validate(int32_t page_size, int64_t pool_pages = INT64_MAX) const;
 };
 

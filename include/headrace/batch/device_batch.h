@@ -1,5 +1,6 @@
 // Copies a ForwardBatch's tables to device memory.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "headrace/batch/attention_plan_cache.h"
@@ -33,7 +34,9 @@ class DeviceBatch {
   // Uploads the batch and returns it with every view on the device; valid until the next upload(). `host` has its views
   // on the host and is validated.
   // Copies only those pages of the page table that changed and that the batch reads or writes, near ones together;
-  // everything else is one copy. Error kInvalidArgument if the batch exceeds the configuration.
+  // everything else is one copy. Rows whose AttnMetadata::row_versions are those of their last upload are not read;
+  // versions at one address are of one page table, which outlives the uploads.
+  // Error kInvalidArgument if the batch exceeds the configuration.
   const ForwardBatch& upload(const ForwardBatch& host);
   // Drops the kernels' plans of the batch, so that a capture contains the making of every plan it uses.
   void forget_plans() { plans_.forget(); }
@@ -55,7 +58,7 @@ class DeviceBatch {
   void place_merge(const TokenMerge& host);
   void place_conditioning(const SoftInputs& host);
   std::vector<TensorView> place_extra(Tensor& memory, const std::vector<TensorView>& from);
-  void note_pages(const TensorView& table, int32_t row, int64_t pages);
+  void note_pages(const AttnMetadata& host, int32_t row, int64_t pages);
   void copy_noted_pages();
 
   DeviceBatchConfig config_;
@@ -65,6 +68,12 @@ class DeviceBatch {
   std::vector<char> staging_;        // host copy of `memory_` after upload()
   Tensor memory_, table_;            // table_: int32 [table_rows, table_pages]
   std::vector<int32_t> host_table_;  // host copy of table_ after upload()
+  struct KnownRow {
+    std::optional<int64_t> version;  // absent: the row may have changed
+    int64_t pages = 0;               // as many are in host_table_
+  };
+  std::vector<KnownRow> known_rows_;         // [table_rows]
+  const void* versions_of_known_ = nullptr;  // the row_versions that known_rows_ refers to; only compared
   struct PageRange {
     int64_t begin, end;  // elements of the table
   };

@@ -17,7 +17,7 @@ class SlotAllocator {
 
   int32_t size() const { return size_; }
   int32_t available_size() const { return available_; }
-  bool is_free(int32_t slot) const { return free_[static_cast<size_t>(slot)]; }
+  bool is_free(int32_t slot) const { return (word_of(slot) & bit_of(slot)) != 0; }
 
   // Allocates `count` slots, ascending. Returns nothing, without effect, if fewer are free. Error kInvalidArgument for
   // a negative count.
@@ -29,9 +29,15 @@ class SlotAllocator {
   void clear();  // frees every slot
 
  private:
+  static constexpr int32_t kWordBits = 64;
+  static uint64_t bit_of(int32_t slot) { return uint64_t{1} << slot % kWordBits; }
+  uint64_t word_of(int32_t slot) const { return free_[static_cast<size_t>(slot / kWordBits)]; }
+  uint64_t& word_of(int32_t slot) { return free_[static_cast<size_t>(slot / kWordBits)]; }
+
   std::string name_;
-  int32_t size_, available_, lowest_ = 1;  // no free slot is below lowest_
-  std::vector<bool> free_;                 // by slot; [0] is always false
+  int32_t size_, available_;
+  std::vector<uint64_t> free_;  // a bit per slot; that of slot 0 is never set
+  size_t first_word_ = 0;       // no word before it has a free slot
 };
 
 }  // namespace headrace

@@ -36,7 +36,7 @@ void check_pages(const AttnMetadata& m, const KeySpan& span, int64_t request, in
   HR_REQUIRE(m.page_table && span.page_row >= 0 && span.page_row < m.page_table.dim(0) && pages <= m.page_table.dim(1),
              ErrorCode::kInvalidArgument, "request ", request, " needs ", pages, " pages of cache in row ",
              span.page_row, ", the page table is ", m.page_table.shape());
-  if (m.page_table.device().type != DeviceType::kCPU) return;
+  if (m.page_table.device().type != DeviceType::kCPU || m.pages_below <= pool_pages) return;
   const auto table = m.page_table.as<const int32_t, 2>("page table");
   for (int64_t i = 0; i < pages; ++i) {
     const int32_t page = table(span.page_row, i);

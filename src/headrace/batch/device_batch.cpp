@@ -50,6 +50,7 @@ DeviceBatch::DeviceBatch(const DeviceBatchConfig& c, DeviceRuntime& runtime)
   memory_ = Tensor::zeros(DType::kU8, {bytes_}, runtime);
   table_ = Tensor::zeros(DType::kI32, {c.table_rows, c.table_pages}, runtime);
   host_table_.resize(static_cast<size_t>(c.table_rows * c.table_pages));
+  known_rows_.resize(static_cast<size_t>(c.table_rows));
 }
 
 int64_t DeviceBatch::bytes_for(const DeviceBatchConfig& config) {
@@ -76,15 +77,20 @@ TensorView DeviceBatch::place(const Section& section, DType dtype, const void* f
   return {static_cast<char*>(memory_.data()) + section.offset, dtype, {count}, memory_.view().device()};
 }
 
-void DeviceBatch::note_pages(const TensorView& table, int32_t row, int64_t pages) {
-  pages = std::min(pages, table.dim(1));
+void DeviceBatch::note_pages(const AttnMetadata& host, int32_t row, int64_t pages) {
+  pages = std::min(pages, host.page_table.dim(1));
   if (pages <= 0 || row < 0) return;
   HR_REQUIRE(row < config_.table_rows && pages <= config_.table_pages, ErrorCode::kInvalidArgument,
              "device batch: row ", row, " with ", pages, " pages is outside the table of ", config_.table_rows,
              " rows and ", config_.table_pages, " pages");
-  const auto* from = static_cast<const int32_t*>(table.select(row).data());
+  KnownRow& known_row = known_rows_[static_cast<size_t>(row)];
+  const auto version =
+      host.row_versions ? std::optional(static_cast<const int64_t*>(host.row_versions.data())[row]) : std::nullopt;
+  if (version && version == known_row.version && pages <= known_row.pages) return;
+  known_row = {version, pages};
+  const auto* from = static_cast<const int32_t*>(host.page_table.select(row).data());
   int32_t* known = host_table_.data() + row * config_.table_pages;
-  // Usually nothing has changed. memcmp finds that several times as fast as a loop that locates changes.
+  // Often nothing has changed. memcmp finds that several times as fast as a loop that locates changes.
   if (std::memcmp(from, known, static_cast<size_t>(bytes_of<int32_t>(pages))) == 0) return;
   const int64_t first = std::mismatch(from, from + pages, known).first - from;
   std::copy(from + first, from + pages, known + first);
@@ -191,10 +197,12 @@ const ForwardBatch& DeviceBatch::upload(const ForwardBatch& host) {
   batch_.device_num_rows = place(num_rows_, DType::kI32, &num_rows, 1);
   runtime_.copy_to_device(memory_.data(), staging_.data(), static_cast<size_t>(used_));
   if (from.page_table) {
+    if (from.row_versions.data() != versions_of_known_) known_rows_.assign(known_rows_.size(), {});
+    versions_of_known_ = from.row_versions.data();
     for (const KeySpan& s : from.spans) {
       const int64_t keys = std::max(s.ctx_len, s.phys0 + s.q_len);
-      note_pages(from.page_table, s.page_row, (keys + config_.page_size - 1) / config_.page_size);
-      if (s.encoder_len > 0) note_pages(from.page_table, s.encoder_page_row, from.page_table.dim(1));
+      note_pages(from, s.page_row, (keys + config_.page_size - 1) / config_.page_size);
+      if (s.encoder_len > 0) note_pages(from, s.encoder_page_row, from.page_table.dim(1));
     }
     copy_noted_pages();
     to.page_table = table_;

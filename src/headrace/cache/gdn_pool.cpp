@@ -73,11 +73,10 @@ void GDNPool::copy_states(int32_t from, int32_t to) {
   check_slot(from);
   check_slot(to);
   if (from == to) return;
-  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    for (const Tensor* states : {&recurrent_, &conv_}) {
-      const TensorView source = state_of(*states, layer, from), target = state_of(*states, layer, to);
-      runtime_.copy_on_device(target.data(), source.data(), static_cast<size_t>(source.bytes()));
-    }
+  for (const Tensor* states : {&recurrent_, &conv_}) {
+    const TensorView source = state_of(*states, 0, from), target = state_of(*states, 0, to);
+    const auto layers = static_cast<size_t>(config_.num_layers), stride = static_cast<size_t>(states->bytes()) / layers;
+    runtime_.copy_rows_on_device(target.data(), source.data(), static_cast<size_t>(source.bytes()), stride, layers);
   }
 }
 

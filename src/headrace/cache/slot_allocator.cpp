@@ -1,6 +1,7 @@
 #include "headrace/cache/slot_allocator.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "headrace/core/error.h"
@@ -13,10 +14,11 @@ SlotAllocator::SlotAllocator(std::string name, int32_t size) : name_(std::move(n
 }
 
 void SlotAllocator::clear() {
-  free_.assign(static_cast<size_t>(size_) + 1, true);
-  free_[0] = false;
+  free_.assign(static_cast<size_t>(size_ / kWordBits) + 1, ~uint64_t{0});
+  free_.back() >>= kWordBits - 1 - size_ % kWordBits;
+  free_.front() &= ~bit_of(0);
   available_ = size_;
-  lowest_ = 1;
+  first_word_ = 0;
 }
 
 std::optional<std::vector<int32_t>> SlotAllocator::alloc(int32_t count) {
@@ -24,11 +26,14 @@ std::optional<std::vector<int32_t>> SlotAllocator::alloc(int32_t count) {
   if (count > available_) return std::nullopt;
   std::vector<int32_t> slots;
   slots.reserve(static_cast<size_t>(count));
-  for (int32_t slot = lowest_; static_cast<int32_t>(slots.size()) < count; ++slot) {
-    if (!is_free(slot)) continue;
-    free_[static_cast<size_t>(slot)] = false;
-    slots.push_back(slot);
-    lowest_ = slot + 1;
+  while (static_cast<int32_t>(slots.size()) < count) {
+    uint64_t& word = free_[first_word_];
+    if (word == 0) {
+      ++first_word_;
+      continue;
+    }
+    slots.push_back(static_cast<int32_t>(first_word_) * kWordBits + std::countr_zero(word));
+    word &= word - 1;  // clears its lowest bit
   }
   available_ -= count;
   return slots;
@@ -39,16 +44,16 @@ void SlotAllocator::free(std::span<const int32_t> slots) {
     const int32_t slot = slots[i];
     const bool in_range = slot >= 1 && slot <= size_;
     if (in_range && !is_free(slot)) {
-      free_[static_cast<size_t>(slot)] = true;
+      word_of(slot) |= bit_of(slot);
       continue;
     }
-    for (size_t j = 0; j < i; ++j) free_[static_cast<size_t>(slots[j])] = false;  // undo: all or nothing
+    for (size_t j = 0; j < i; ++j) word_of(slots[j]) &= ~bit_of(slots[j]);  // undo: all or nothing
     throw Error(ErrorCode::kInvalidArgument,
                 str(name_, " allocator: slot ", slot, in_range ? " is already free" : " is outside 1..",
                     in_range ? std::string() : std::to_string(size_)));
   }
   available_ += static_cast<int32_t>(slots.size());
-  for (const int32_t slot : slots) lowest_ = std::min(lowest_, slot);
+  for (const int32_t slot : slots) first_word_ = std::min(first_word_, static_cast<size_t>(slot / kWordBits));
 }
 
 }  // namespace headrace

@@ -91,6 +91,12 @@ std::string to_string(Device device) {
   return device.type == DeviceType::kCPU ? std::string("cpu") : str("cuda:", device.index);
 }
 
+void DeviceRuntime::copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows) {
+  for (size_t at = 0; at < rows * stride; at += stride) {
+    copy_on_device(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, bytes);
+  }
+}
+
 void* DeviceRuntime::allocate_shared(size_t bytes) {
   void* memory = allocate(bytes);
   fill_zero(memory, bytes);

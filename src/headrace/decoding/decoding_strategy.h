@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headrace/batch/soft_inputs.h"
+#include "headrace/core/small_vector.h"
 #include "headrace/models/diffusion_info.h"
 #include "headrace/request/sequence.h"
 
@@ -45,8 +46,8 @@ struct SoftRow {
 
 // One sequence's share of a step. Strategies fill it; kernels do not depend on the strategy.
 struct StepPlan {
-  std::vector<PlannedSpan> spans;  // tokens in this order; empty: nothing fits the budget
-  std::vector<SampleRow> sample;   // ascending in row, each row once; the LM head runs on these and on `guides`
+  SmallVector<PlannedSpan> spans;  // tokens in this order; empty: nothing fits the budget
+  SmallVector<SampleRow> sample;   // ascending in row, each row once; the LM head runs on these and on `guides`
   // Rows of the unconditional logits for classifier-free guidance (cfg_scale): one per entry of `sample`, all behind
   // these, ascending; empty: no guidance. A strategy that uses guides keeps neither logits nor candidates.
   std::vector<int32_t> guides = {};

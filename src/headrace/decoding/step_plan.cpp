@@ -31,9 +31,14 @@ int32_t StepPlan::stored_end(int32_t num_cached) const {
 }
 
 StepPlan causal_step(TokenRange run, TokenRange sampled) {
-  StepPlan plan{.spans = {{.keys = {.q_len = run.size(), .ctx_len = run.begin, .phys0 = run.begin}, .store = run}}};
-  for (int32_t p = sampled.begin; p < sampled.end; ++p)
-    plan.sample.push_back({.row = p - run.begin, .position = p + 1});
+  StepPlan plan;
+  PlannedSpan& span = plan.spans.emplace_back();
+  span.keys.q_len = run.size(), span.keys.ctx_len = span.keys.phys0 = run.begin;
+  span.store = run;
+  for (int32_t p = sampled.begin; p < sampled.end; ++p) {
+    SampleRow& row = plan.sample.emplace_back();
+    row.row = p - run.begin, row.position = p + 1;
+  }
   return plan;
 }
 

@@ -96,13 +96,17 @@ void BatchBuilder::add_conditioning(std::span<const ScheduledStep> steps) {
   if (apart) batch_.soft.conditioning = std::move(parts);
 }
 
+// Keeps the memory of the vectors for the next step.
+void BatchBuilder::clear() {
+  ids_.clear(), positions_.clear(), write_slots_.clear(), soft_.clear();
+  batch_.attn.spans.clear(), batch_.attn.state_slots.clear(), batch_.attn.snapshots.clear();
+  batch_.logits_rows.clear();
+  batch_.soft = {};
+}
+
 const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
                                         AttentionBackend* backend) {
-  ids_.clear();
-  positions_.clear();
-  write_slots_.clear();
-  soft_.clear();
-  batch_ = {};
+  clear();
   for (const ScheduledStep& step : steps) add(step, table);
   bool any_decode = false, any_extend = false;
   for (const KeySpan& span : batch_.attn.spans) {
@@ -116,6 +120,8 @@ const ForwardBatch& BatchBuilder::build(std::span<const ScheduledStep> steps, co
                 : !any_decode ? ForwardMode::kExtend
                               : ForwardMode::kMixed;
   batch_.attn.page_table = table.page_table();
+  batch_.attn.row_versions = table.row_versions();
+  batch_.attn.pages_below = table.pages_below();
   batch_.attn.write_slots = TensorView(write_slots_.data(), DType::kI64, {tokens});
   batch_.input_ids = TensorView(ids_.data(), DType::kI32, {tokens});
   batch_.positions = TensorView(positions_.data(), DType::kI32, {tokens});

@@ -17,6 +17,7 @@ class BatchBuilder {
                             AttentionBackend* backend);
 
  private:
+  void clear();
   void add(const ScheduledStep& step, const ReqToTokenPool& table);
   void add_merge(const StepPlan& any);
   void add_conditioning(std::span<const ScheduledStep> steps);

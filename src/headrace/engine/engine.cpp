@@ -320,6 +320,7 @@ void Engine::show_planned(const std::vector<ScheduledStep>& steps) const {
 }
 
 void Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled, Committed before) {
+  outputs_.reserve(outputs_.size() + sampled.size());
   for (const ScheduledStep& step : steps) {
     const std::span<const SampledToken> own = sampled.first(step.plan.sample.size());
     sampled = sampled.subspan(own.size());
@@ -353,7 +354,9 @@ void Engine::publish(Sequence& s) {
   while (s.num_published < s.num_final && !s.finish_reason) {
     const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
     s.finish_reason = finish_reason_of(s, token.id);
-    outputs_.push_back({s.id, token, s.finish_reason, s.num_forwards, s.num_reused});
+    StepOutput& output = outputs_.emplace_back();  // filled in place, as a copy waits for its parts
+    output.sequence_id = s.id, output.token = token, output.finish_reason = s.finish_reason;
+    output.num_forwards = s.num_forwards, output.num_reused = s.num_reused;
   }
 }
 

@@ -165,7 +165,7 @@ class Engine {
   // the last chunk of a prompt is cached.
   static std::vector<ScheduledStep> in_order_of(const std::vector<ScheduledStep>& before,
                                                 std::vector<ScheduledStep> planned);
-  void choose_step_rows(int32_t rows);  // after the step that launch_first() launched and timed
+  void choose_step_rows(int32_t rows);      // after the step that launch_first() launched and timed
   void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
   void drain();                             // waits for all steps in flight and drops their results
 

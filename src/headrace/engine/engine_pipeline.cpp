@@ -103,14 +103,16 @@ bool Engine::commit_placeholders(const std::vector<ScheduledStep>& steps) {
 
 std::vector<ScheduledStep> Engine::in_order_of(const std::vector<ScheduledStep>& before,
                                                std::vector<ScheduledStep> planned) {
-  std::vector<ScheduledStep> steps;
-  for (const ScheduledStep& one : before) {
-    const auto same = std::ranges::find(planned, one.sequence, &ScheduledStep::sequence);
-    if (same != planned.end()) steps.push_back(std::move(*same));
+  auto at = planned.begin();
+  for (const ScheduledStep& one : before) {  // most are at their places
+    const auto same = std::ranges::find(at, planned.end(), one.sequence, &ScheduledStep::sequence);
+    if (same == planned.end()) break;
+    if (same != at) std::iter_swap(same, at);
+    ++at;
   }
-  HR_REQUIRE(steps.size() == before.size() && planned.size() == before.size(), ErrorCode::kInternal,
+  HR_REQUIRE(at == planned.end() && planned.size() == before.size(), ErrorCode::kInternal,
              "engine: the device goes on with ", before.size(), " requests, the scheduler with ", planned.size());
-  return steps;
+  return planned;
 }
 
 void Engine::drain() {

@@ -11,10 +11,12 @@ bool device_reads(const ScheduledStep& step) { return step.device_reads(); }
 bool host_reads(const ScheduledStep& step) { return !step.device_reads(); }
 bool any_reads(const ScheduledStep& /*step*/) { return true; }
 bool has_samples(const ScheduledStep& step) { return !step.plan.sample.empty(); }
+bool has_guides(const ScheduledStep& step) { return !step.plan.guides.empty(); }
 
 // Drops the entries of guide rows from a list with one entry per row of logits.
 template <class T>
-std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, const std::vector<T>& rows) {
+std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, std::vector<T> rows) {
+  if (std::ranges::none_of(steps, has_guides)) return rows;
   std::vector<T> kept;
   auto next = rows.begin();
   for (const ScheduledStep& step : steps) {
@@ -32,8 +34,7 @@ struct GuidedRows {
 
 // Source: Nie et al. 2025 (LLaDA), unsupervised classifier-free guidance.
 GuidedRows guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
-  if (std::ranges::all_of(steps, [](const ScheduledStep& step) { return step.plan.guides.empty(); }))
-    return {std::move(logits), {}};
+  if (std::ranges::none_of(steps, has_guides)) return {std::move(logits), {}};
   int64_t samples = 0;
   for (const ScheduledStep& step : steps) samples += std::ssize(step.plan.sample);
   const int64_t width = logits.view().dim(1);
@@ -142,6 +143,7 @@ std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps,
 
 std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
   std::vector<SampleSpot> spots;
+  spots.reserve(steps.size());
   const auto& diffusion = model_.info().diffusion;
   const TopPOf top_p = diffusion ? top_p_of(*diffusion) : TopPOf::kTopK;
   static const SamplingParams nobodys{.temperature = 0};
@@ -161,8 +163,10 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
       const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
       // Random numbers are counted from the row before the decided position, the one that autoregressive decoding
       // reads.
-      spots.push_back({&s.params, history, row.position - 1, row.step, step.plan.temperature, row.discouraged_id, top_p,
-                       banned, s.scores_of});
+      SampleSpot& spot = spots.emplace_back();
+      spot.params = &s.params, spot.history = history, spot.position = row.position - 1, spot.step = row.step;
+      spot.temperature = step.plan.temperature, spot.discouraged_id = row.discouraged_id;
+      spot.top_p_of = top_p, spot.banned_ids = banned, spot.scores_of = s.scores_of;
     }
     spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
   }

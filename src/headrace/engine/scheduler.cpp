@@ -30,7 +30,7 @@ int32_t rows_left(const Sequence& s) { return s.num_tokens() - s.num_cached; }
 Scheduler::Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy)
     : config_(config),
       strategy_(strategy),
-      table_(config.max_requests, config.max_context_len, config.page_size),
+      table_(config.max_requests, config.max_context_len, config.page_size, config.num_pages),
       pages_(pages_config(config, strategy), table_),
       states_(
           {.num_states = config.num_states, .num_cached = strategy.traits().text_block ? num_cached_states(config) : 0},

@@ -13,17 +13,21 @@ void TokenOccurrence::make_room(std::span<const PenalizedRows> rows) {
     const Shape shape = {std::ssize(rows), PenalizeTokensArgs::words_of(vocab_)};
     seen_ = Tensor(DType::kI32, shape, runtime_);
     texts_.assign(rows.size(), {});
+    indices_.clear();
   }
   ++calls_;
-  for (Text& text : texts_) {
-    const auto is_its = [&text](const PenalizedRows& one) { return text.name == one.text; };
-    if (std::ranges::any_of(rows, is_its)) text.last_call = calls_;
+  for (const PenalizedRows& one : rows) {
+    const auto known = indices_.find(one.text);
+    if (known != indices_.end()) texts_[static_cast<size_t>(known->second)].last_call = calls_;
   }
   for (const PenalizedRows& one : rows) {
-    if (std::ranges::find(texts_, std::optional(one.text), &Text::name) != texts_.end()) continue;
+    if (indices_.contains(one.text)) continue;
     Text& oldest = *std::ranges::min_element(texts_, {}, &Text::last_call);
+    const auto index = static_cast<int32_t>(&oldest - texts_.data());
+    if (oldest.name) indices_.erase(*oldest.name);
+    indices_.emplace(one.text, index);
     oldest = {.name = one.text, .last_call = calls_};
-    forget(static_cast<int32_t>(&oldest - texts_.data()));
+    forget(index);
   }
 }
 
@@ -32,10 +36,6 @@ void TokenOccurrence::forget(int32_t index) {
   text.num_final = 0, text.rest.clear();
   const TensorView bits = seen_.view().select(index);
   runtime_.fill_zero(bits.data(), static_cast<size_t>(bits.bytes()));
-}
-
-int32_t TokenOccurrence::index_of(int64_t name) const {
-  return static_cast<int32_t>(std::ranges::find(texts_, std::optional(name), &Text::name) - texts_.begin());
 }
 
 void TokenOccurrence::bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id,
@@ -66,7 +66,7 @@ void TokenOccurrence::penalize(const TensorView& logits, std::span<const Penaliz
   std::vector<int32_t> words(static_cast<size_t>(2 * count), -1);
   Added added;
   for (const PenalizedRows& one : rows) {
-    const int32_t index = index_of(one.text);
+    const int32_t index = indices_.at(one.text);
     bring_up_to_date(index, one, open_id, last_ids ? one.tokens.first(one.tokens.size() - 1) : one.tokens, added);
     const auto of_rows = [&](int64_t part) {
       return std::span(words).subspan(static_cast<size_t>(part * count + one.first), static_cast<size_t>(one.count));

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "headrace/ops/op_set.h"
@@ -48,7 +49,6 @@ class TokenOccurrence {
   };
   // Assigns a bitmap to each text.
   void make_room(std::span<const PenalizedRows> rows);
-  int32_t index_of(int64_t name) const;
   void forget(int32_t index);
   void bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id,
                         std::span<const int32_t> known, Added& added);
@@ -58,7 +58,8 @@ class TokenOccurrence {
   DeviceRuntime& runtime_;
   int32_t vocab_;
   std::vector<Text> texts_;
-  Tensor seen_;  // bitmaps (PenalizeTokensArgs), one row per entry of texts_
+  std::unordered_map<int64_t, int32_t> indices_;  // into texts_, by the text's name
+  Tensor seen_;                                   // bitmaps (PenalizeTokensArgs), one row per entry of texts_
   int64_t calls_ = 0;
 };
 

@@ -124,8 +124,10 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
     ops_.token_confidence({unguided ? unguided : logits, vocab_, excluded_id, rows.best, rows.model_stats}, context_);
   }
   for (int64_t r = 0; r < count; ++r) {
-    divide(logits.select(r), spots[static_cast<size_t>(r)].temperature);
-    change(row_of(r), spots[static_cast<size_t>(r)]);
+    const SampleSpot& spot = spots[static_cast<size_t>(r)];
+    if (!changes(spot)) continue;
+    divide(logits.select(r), spot.temperature);
+    change(row_of(r), spot);
   }
   ops_.token_confidence({logits, vocab_, excluded_id, rows.best, rows.stats}, context_);
   const Tensor draws(DType::kU8, {count, static_cast<int64_t>(sizeof(TokenDraw))});
@@ -171,6 +173,7 @@ std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledT
 
 std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
   std::vector<SampledToken> tokens;
+  tokens.reserve(spots.size());
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};

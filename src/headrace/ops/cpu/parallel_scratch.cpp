@@ -11,6 +11,7 @@ namespace headrace::cpu {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+constexpr long kOnStack = 4096;  // floats; small rows take less time than an allocation each
 
 struct Free {
   void operator()(float* memory) const { ::operator delete(memory, kAlignment); }
@@ -28,7 +29,14 @@ std::unique_ptr<float, Free> allocate(long floats) {
 
 void parallel_for_with_scratch(int threads, long count, long floats, void (*fn)(void* context, long i, float* scratch),
                                void* context) {
-  parallel_for(threads, count, [&](int64_t i) { fn(context, i, allocate(floats).get()); });
+  if (floats > kOnStack) {
+    parallel_for(threads, count, [&](int64_t i) { fn(context, i, allocate(floats).get()); });
+    return;
+  }
+  parallel_for(threads, count, [&](int64_t i) {
+    alignas(64) float scratch[kOnStack];
+    fn(context, i, scratch);
+  });
 }
 
 }  // namespace headrace::cpu

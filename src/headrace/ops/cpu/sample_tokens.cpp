@@ -214,11 +214,11 @@ void sample_tokens(const SampleTokensArgs& a, const OpContext& context) {
   check(a);
   const auto* draws = static_cast<const TokenDraw*>(a.draws.data());
   const auto* best = static_cast<const int32_t*>(a.best.data());
+  const auto logits = a.logits.as<const float, 2>("logits"), stats = a.stats.as<const float, 2>("stats");
   const int of_a_row = a.logits.dim(0) == 1 ? context.threads : 1;
   parallel_for(context.threads, a.logits.dim(0), [&](int64_t r) {
-    const std::span<const float> row(static_cast<const float*>(a.logits.select(r).data()),
-                                     static_cast<size_t>(a.vocab));
-    const float largest = *static_cast<const float*>(a.stats.select(r).data());
+    const std::span<const float> row(logits.row(r), static_cast<size_t>(a.vocab));
+    const float largest = stats(r, 0);
     const TokenDraw& draw = draws[r];
     const int32_t id = draw.temperature > 0 ? drawn({row, largest, draw.temperature, a.excluded_id}, draw, of_a_row)
                                             : best[r * a.best.stride(0)];

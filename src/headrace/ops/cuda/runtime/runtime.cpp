@@ -186,6 +186,13 @@ void Runtime::copy_on_device(void* to, const void* from, size_t bytes) {
   check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue()), "copying on the device");
 }
 
+void Runtime::copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows) {
+  constexpr size_t kMostStride = INT32_MAX;  // cudaDeviceProp::memPitch
+  if (stride > kMostStride) return DeviceRuntime::copy_rows_on_device(to, from, bytes, stride, rows);
+  check_cuda(cudaMemcpy2DAsync(to, stride, from, stride, bytes, rows, cudaMemcpyDeviceToDevice, queue()),
+             "copying rows on the device");
+}
+
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
 
 std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_); }

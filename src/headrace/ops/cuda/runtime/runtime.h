@@ -27,6 +27,7 @@ class Runtime final : public DeviceRuntime {
   void copy_to_device(void* to, const void* from_host, size_t bytes) override;
   void copy_to_host(void* to_host, const void* from, size_t bytes) override;
   void copy_on_device(void* to, const void* from, size_t bytes) override;
+  void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows) override;
   void synchronize() override;
   std::unique_ptr<DeviceEvent> make_event() override;
   void* allocate_shared(size_t bytes) override;
