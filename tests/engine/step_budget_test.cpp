@@ -126,6 +126,18 @@ class Greedy final : public DecodingStrategy {
   int32_t rows_;
 };
 
+TEST(Scheduler, ALimitOfRowsNeverGrows) {
+  const Greedy greedy(9);
+  Scheduler scheduler({.num_pages = 4, .max_context_len = 64, .max_tokens_per_step = 8}, greedy);
+  scheduler.limit_rows(4);
+  scheduler.limit_rows(6);
+  Sequence sequence{.id = 3, .tokens = testing_support::prompt_of(10), .prompt_len = 10, .limit = 20};
+  scheduler.add(sequence);
+  const auto refusal = testing_support::refusal_of([&] { scheduler.next(); });
+  EXPECT_EQ(refusal.sentence, "request 3: strategy 'greedy' planned 9 rows, expected 1 to 4");
+  scheduler.release(sequence);
+}
+
 TEST(Scheduler, APlanThatDoesNotFitTheStepIsAnError) {
   for (const int32_t rows : {0, 9}) {
     const Greedy greedy(rows);

@@ -1,5 +1,6 @@
 // Chooses the sequences of the next step and assigns pages, states and table rows.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -44,8 +45,9 @@ class Scheduler {
   // kNobody: admits no waiting sequence and preempts none. `only`: ids of the sequences that may run; empty: all.
   enum class Admits : uint8_t { kWhoFits, kNobody };
   std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits, std::span<const int64_t> only = {});
-  // Plans steps with at most so many rows from now on. One may have more if the first request of it needs them.
-  void limit_rows(int32_t most) { most_rows_ = most; }
+  // Plans steps with at most so many rows from now on, and never more than an earlier call allowed. One may have more
+  // if the first request of it needs them.
+  void limit_rows(int32_t most) { most_rows_ = std::min(most_rows_, most); }
   // Gives each running sequence the pages for one token more. False if there are too few; some may have theirs then.
   bool make_room_for_next();
   // After next() has thrown: ids of the sequences it failed for. They must not run again; the others are unchanged.
