@@ -37,7 +37,7 @@ StepPlan D2F::plan(const Sequence& s, int32_t budget) const {
   // Blocks behind the prompt were stored by steps without this mask.
   span.keys.q_len = span.keys.padded_prompt_len;
   span.store = {0, stored};
-  plan.sample.clear();
+  plan.sample = {};
   return plan;
 }
 
