@@ -29,7 +29,7 @@ TEST_P(DiffusionDefects, B02_IdenticalPromptsShareNoPageThatOneOfThemWrites) {
   const auto model = golden(GetParam().family, DType::kF32, {.threads = 1, .determinism = Determinism::kStrict});
   Engine engine(*model, keeping(GetParam().strategy, 64));
   std::map<int64_t, std::vector<int32_t>> pages;
-  std::map<int64_t, int32_t> first;              // of the prompt, which it fills
+  std::map<int64_t, int32_t> first;  // of the prompt, which it fills
   engine.observe([&](StepMoment moment, const Sequence& s, const StepPlan&) {
     pages[s.id] = s.pages;
     first[s.id] = s.pages.front();
@@ -74,8 +74,8 @@ void expect_same_bits(const Answer& got, const Answer& want) {
   }
 }
 
-// The request twice at the same time: the pages that its prompt fills are in both, others may be in both where they hold
-// the same text, and the bits are those of a run by itself.
+// The request twice at the same time: the pages that its prompt fills are in both, others may be in both where they
+// hold the same text, and the bits are those of a run by itself.
 void expect_two_to_share(const Model& model, Engine& engine, const Request& request) {
   const std::string& strategy = engine.config().strategy;
   EngineConfig alone = engine.config();

@@ -82,7 +82,7 @@ Ids random_ids(int32_t count, uint64_t seed) {
   return ids;
 }
 
-Ids joined(Ids first, const Ids& second) {
+Ids followed_by(Ids first, const Ids& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
@@ -210,9 +210,9 @@ TEST(EngineMemory, TheSecondRequestSharesASystemPrompt) {
     const EndsAt model(layers);
     Engine engine(model, memory_config(400, 64, 8192));
     const Ids system = random_ids(4096, 7);
-    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 1)), 1), 0);
-    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 2)), 1), 4096);
-    EXPECT_EQ(reused_by(engine, joined(system, random_ids(100, 3)), 1), 4096);
+    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(100, 1)), 1), 0);
+    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(100, 2)), 1), 4096);
+    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(100, 3)), 1), 4096);
   }
 }
 
@@ -221,9 +221,9 @@ TEST(EngineMemory, TheSecondRequestSharesASystemPromptThatTheFirstComputes) {
     const EndsAt model(layers);
     Engine engine(model, memory_config(400, 64, 8192));
     const Ids system = random_ids(4000, 7);
-    const int64_t first = engine.add(joined(system, random_ids(300, 1)), tokens_of(1));
+    const int64_t first = engine.add(followed_by(system, random_ids(300, 1)), tokens_of(1));
     engine.step();
-    const int64_t second = engine.add(joined(system, random_ids(300, 2)), tokens_of(1));
+    const int64_t second = engine.add(followed_by(system, random_ids(300, 2)), tokens_of(1));
     std::map<int64_t, int32_t> reused;
     while (!engine.idle()) {
       for (const StepOutput& out : engine.step()) reused[out.sequence_id] = out.num_reused;
@@ -242,7 +242,7 @@ double reused_share(Engine& engine, int32_t chats, int32_t turns) {
   int64_t reused = 0, known = 0;
   for (int32_t turn = 0; turn < turns; ++turn) {
     for (size_t c = 0; c < texts.size(); ++c) {
-      const Ids prompt = joined(texts[c], random_ids(60, 100 * static_cast<uint64_t>(turn) + c));
+      const Ids prompt = followed_by(texts[c], random_ids(60, 100 * static_cast<uint64_t>(turn) + c));
       if (turn > 0) known += std::ssize(texts[c]);
       reused += reused_by(engine, prompt, 40, &texts[c]);
     }
@@ -344,7 +344,7 @@ TEST(EngineMemory, AMissSaysWhereAndWhyItEnded) {
   using Why = PrefixMiss::Why;
   const EndsAt model(Layers::kDense);
   Engine engine(model, memory_config(12, 16, 512));
-  const Ids text = random_ids(100, 1), other = joined(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
+  const Ids text = random_ids(100, 1), other = followed_by(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
   EXPECT_EQ(miss_of(engine, text).why, Why::kNewText);
   EXPECT_EQ(miss_of(engine, text).why, Why::kNone);
   const PrefixMiss parts = miss_of(engine, other);
@@ -364,7 +364,7 @@ TEST(EngineMemory, AMissOfAHybridNamesTheState) {
   using Why = PrefixMiss::Why;
   const EndsAt model(Layers::kHybrid);
   Engine engine(model, memory_config(64, 16, 512, 1));
-  const Ids text = random_ids(100, 1), other = joined(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
+  const Ids text = random_ids(100, 1), other = followed_by(Ids(text.begin(), text.begin() + 40), random_ids(60, 2));
   EXPECT_EQ(miss_of(engine, text).why, Why::kNewText);
   const PrefixMiss missing = miss_of(engine, other);
   EXPECT_EQ(missing.why, Why::kStateMissing);
