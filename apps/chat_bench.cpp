@@ -12,6 +12,7 @@ namespace headrace::app {
 namespace {
 
 constexpr int32_t kPromptLen = 64, kAnswerLen = 512, kRounds = 5;
+constexpr int32_t kSharedPromptLen = 8192;  // at most; it fits the context
 
 using Ids = std::vector<int32_t>;
 
@@ -37,6 +38,16 @@ Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
   return turn;
 }
 
+Ids joined(Ids first, const Ids& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+double median_of(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
 void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::Report& report) {
   EngineConfig config = llm.config();
   config.keep_text = keep;
@@ -50,17 +61,43 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     Ids text = random_prompt(info, kPromptLen, seed);
     const Ids answer = run_turn(engine, text, kAnswerLen).answer,
               next = random_prompt(info, kPromptLen, seed + kRounds);
-    text.insert(text.end(), answer.begin(), answer.end());
-    text.insert(text.end(), next.begin(), next.end());
+    text = joined(joined(std::move(text), answer), next);
     const Turn second = run_turn(engine, text, 1);
     seconds.push_back(second.first_token_s);
     num_reused = second.num_reused;
     num_tokens = static_cast<int32_t>(text.size());
   }
-  std::ranges::sort(seconds);
   report({.name = fmt::format("first token of a second turn, {} of {} tokens reused, {} {} {}", num_reused, num_tokens,
                               info.architecture, name_of(info.dtype), to_string(llm.device())),
-          .median_s = seconds[seconds.size() / 2],
+          .median_s = median_of(std::move(seconds)),
+          .limit_rate = std::nullopt});
+}
+
+// The first token of a prompt whose first 80 % another request has computed, beside that of a prompt as long as the
+// rest.
+void bench_shared_beginning(LLM& llm, const bench::Report& report) {
+  Engine engine(llm.model(), llm.config());
+  const ModelInfo& info = llm.model_info();
+  const int32_t most = std::min(kSharedPromptLen, llm.config().max_context_len - 2),
+                page = llm.config().runner.page_size;
+  const int32_t shared_len = most * 4 / 5 / page * page, own_len = most - shared_len;
+  std::vector<double> seconds, of_rest;
+  int32_t num_reused = 0;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    const Ids shared = random_prompt(info, shared_len, 100 + 4 * round);
+    run_turn(engine, joined(shared, random_prompt(info, own_len, 101 + 4 * round)), 1);
+    const Turn second = run_turn(engine, joined(shared, random_prompt(info, own_len, 102 + 4 * round)), 1);
+    seconds.push_back(second.first_token_s);
+    num_reused = second.num_reused;
+    of_rest.push_back(run_turn(engine, random_prompt(info, own_len, 103 + 4 * round), 1).first_token_s);
+  }
+  const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
+  report({.name =
+              fmt::format("first token behind a shared beginning, {} of {} tokens reused, {}", num_reused, most, model),
+          .median_s = median_of(std::move(seconds)),
+          .limit_rate = std::nullopt});
+  report({.name = fmt::format("first token of {} tokens alone, {}", own_len, model),
+          .median_s = median_of(std::move(of_rest)),
           .limit_rate = std::nullopt});
 }
 
@@ -73,6 +110,7 @@ void bench_chat(LLM& llm, const bench::Report& report) {
   for (const auto keep : {SchedulerConfig::KeepText::kNo, SchedulerConfig::KeepText::kYes}) {
     bench_second_turns(llm, keep, report);
   }
+  bench_shared_beginning(llm, report);
 }
 
 }  // namespace headrace::app

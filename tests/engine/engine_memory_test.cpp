@@ -216,6 +216,19 @@ TEST(EngineMemory, TheSecondRequestSharesASystemPrompt) {
   }
 }
 
+TEST(EngineMemory, TheSecondRequestSharesASystemPromptHoweverFullTheCacheIs) {
+  const EndsAt model(Layers::kHybrid);
+  EngineConfig config = memory_config(2000, 64, 8192, 9);
+  config.max_requests = 1, config.runner.num_states = 10;
+  Engine engine(model, config);
+  for (uint64_t round = 0; round < 8; ++round) {
+    const Ids system = random_ids(3264, 10 * round);
+    reused_by(engine, followed_by(system, random_ids(830, 10 * round + 1)), 1);
+    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(830, 10 * round + 2)), 1), 3072) << "round " << round;
+    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(830, 10 * round + 3)), 1), 3264) << "round " << round;
+  }
+}
+
 TEST(EngineMemory, TheSecondRequestSharesASystemPromptThatTheFirstComputes) {
   for (const Layers layers : {Layers::kDense, Layers::kHybrid}) {
     const EndsAt model(layers);

@@ -135,6 +135,7 @@ int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params, s
 void Engine::abort(int64_t id) { end(id, PageTable::Keeps::kYes); }
 
 std::optional<PrefixMiss> Engine::why_miss(int64_t id) const {
+  if (const auto ended = ended_misses_.find(id); ended != ended_misses_.end()) return ended->second;
   const auto found = sequences_.find(id);
   return found != sequences_.end() && found->second->begun ? std::optional(found->second->miss) : std::nullopt;
 }
@@ -150,6 +151,7 @@ void Engine::end(int64_t id, PageTable::Keeps keeps) {
   warm_up_.remove(id);
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
+  if (found->second->begun) ended_misses_[id] = found->second->miss;
   batch_changed_ = true;  // if it waited, another one may fit in its place
   for (InFlightStep& in_flight : in_flight_) {
     for (ScheduledStep& step : in_flight.steps) {
@@ -222,6 +224,7 @@ void Engine::fail_alone(int64_t id) {
 void Engine::fail(int64_t id) { end(id, PageTable::Keeps::kNo); }
 
 std::vector<StepOutput> Engine::step() {
+  ended_misses_.clear();
   return run_step_or_fail([this] {
     for (;;) {
       try {

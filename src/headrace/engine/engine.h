@@ -87,7 +87,8 @@ class Engine {
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
   int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
-  // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs.
+  // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs, and once
+  // the step behind its last one has begun.
   std::optional<PrefixMiss> why_miss(int64_t id) const;
   bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
 
@@ -207,11 +208,12 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
-  std::deque<std::vector<int64_t>> retries_;  // requests of the next steps, each step's; empty: all
-  int32_t rows_of_failed_step_ = 0;           // 0: a request was found that ran out of memory alone
-  std::vector<int64_t> in_step_;              // ids of the requests that run_step_or_fail() runs
-  std::vector<StepOutput> outputs_;           // of the step that runs
-  std::deque<InFlightStep> in_flight_;        // at most two, oldest first
+  std::map<int64_t, PrefixMiss> ended_misses_;  // of requests that ended in the last step
+  std::deque<std::vector<int64_t>> retries_;    // requests of the next steps, each step's; empty: all
+  int32_t rows_of_failed_step_ = 0;             // 0: a request was found that ran out of memory alone
+  std::vector<int64_t> in_step_;                // ids of the requests that run_step_or_fail() runs
+  std::vector<StepOutput> outputs_;             // of the step that runs
+  std::deque<InFlightStep> in_flight_;          // at most two, oldest first
   std::optional<std::chrono::steady_clock::time_point> launched_at_;  // of a step that may be timed
   bool batch_changed_ = false;  // a request was added or ended since the oldest step in flight was launched
 };

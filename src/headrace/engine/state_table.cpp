@@ -102,12 +102,17 @@ void StateTable::leave_before(ScheduledStep& step) {
   s.last_left = s.num_cached;
 }
 
-// The output's last state moves along. A chunk's end may have a slot of its own, but takes none from other texts.
+// The output's last state moves along. A prompt's chunks keep the last few of their states: another prompt that begins
+// alike mostly parts near the end.
 std::optional<int32_t> StateTable::slot_to_go_on(Sequence& s) {
-  if (s.last_left >= s.prefill_len) {
-    if (const auto slot = take_last_left(s)) return slot;
+  const bool decodes = s.last_left >= s.prefill_len;
+  std::optional<int32_t> slot = decodes ? take_last_left(s) : std::nullopt;
+  if (!slot) slot = claim(Which::kSuperseded);
+  const int32_t most_taken = std::max(config_.num_cached / 4, 1);  // from other texts
+  if (!slot && s.num_cached < s.prefill_len && s.num_states_taken < most_taken) {
+    slot = claim(Which::kAny);
+    ++s.num_states_taken;
   }
-  const auto slot = claim(Which::kSuperseded);
   return slot ? slot : take_last_left(s);
 }
 
@@ -152,7 +157,7 @@ void StateTable::take_back(Sequence& s, PageTable::Keeps keeps) {
   } else {
     free(slot);
   }
-  s.last_left = 0;
+  s.last_left = s.num_states_taken = 0;
 }
 
 void StateTable::audit(std::span<Sequence* const> running) const {
