@@ -85,7 +85,8 @@ class FakeDevice::Graph final : public DeviceGraph {
   std::shared_ptr<const Work> work_;
 };
 
-FakeDevice::FakeDevice(const OpSet& kernels) : kernels_(kernels), ops_(queued(kernels)) {}
+// The CPU's runtime, which releases memory_, is made first, so that it outlives a static device.
+FakeDevice::FakeDevice(const OpSet& kernels) : kernels_(kernels), ops_(queued(kernels)) { cpu_runtime(); }
 
 void FakeDevice::run(std::function<void()> work) {
   if (blocks_.recording()) {

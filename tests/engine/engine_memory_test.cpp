@@ -216,7 +216,18 @@ TEST(EngineMemory, TheSecondRequestSharesASystemPrompt) {
   }
 }
 
-TEST(EngineMemory, TheSecondRequestSharesASystemPromptHoweverFullTheCacheIs) {
+TEST(EngineMemory, TheSecondRequestSharesMostOfAPromptThatRanInOneStep) {
+  const EndsAt model(Layers::kHybrid);
+  EngineConfig config = memory_config(2000, 64, 16384);
+  config.runner.max_tokens = 16384;
+  Engine engine(model, config);
+  const Ids system = random_ids(6528, 1);
+  EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(1664, 2)), 1), 0);
+  EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(1664, 3)), 1), 6080) << "8128 less a quarter, whole pages";
+  EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(1664, 4)), 1), 6528);
+}
+
+TEST(EngineMemory, TheThirdRequestSharesASystemPromptHoweverFullTheCacheIs) {
   const EndsAt model(Layers::kHybrid);
   EngineConfig config = memory_config(2000, 64, 8192, 9);
   config.max_requests = 1, config.runner.num_states = 10;
@@ -224,7 +235,8 @@ TEST(EngineMemory, TheSecondRequestSharesASystemPromptHoweverFullTheCacheIs) {
   for (uint64_t round = 0; round < 8; ++round) {
     const Ids system = random_ids(3264, 10 * round);
     reused_by(engine, followed_by(system, random_ids(830, 10 * round + 1)), 1);
-    EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(830, 10 * round + 2)), 1), 3072) << "round " << round;
+    const int32_t second = reused_by(engine, followed_by(system, random_ids(830, 10 * round + 2)), 1);
+    EXPECT_TRUE(round > 1 || second == 3072) << "it has what takes no state from other texts: " << second;
     EXPECT_EQ(reused_by(engine, followed_by(system, random_ids(830, 10 * round + 3)), 1), 3264) << "round " << round;
   }
 }

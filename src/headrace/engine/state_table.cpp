@@ -39,7 +39,9 @@ void StateTable::start(Sequence& s, int32_t computed) {
     copies_.push_back({pages_.tree().state_of(page), s.state_slot});
     pages_.tree().use_state(page);
   }
-  for (const int32_t at : {computed, pages_.most_shared(s) * pages_.page_size()}) want(s, at);
+  const int32_t end = pages_.most_shared(s) * pages_.page_size();
+  for (const int32_t at : {computed, end}) want(s, at);
+  mark_parts(s, end);
 }
 
 StateMark& StateTable::mark_at(Sequence& s, int32_t num_tokens) {
@@ -50,8 +52,21 @@ StateMark& StateTable::mark_at(Sequence& s, int32_t num_tokens) {
 
 bool StateTable::want(Sequence& s, int32_t num_tokens) {
   if (config_.num_cached == 0 || num_tokens <= s.num_cached) return false;
-  mark_at(s, num_tokens);
+  mark_at(s, num_tokens).is_optional = false;
   return true;
+}
+
+// Half, a quarter and an eighth before the end: a prompt that parts from this one computes at most about twice what it
+// would with a state there. They take no state from other texts either.
+void StateTable::mark_parts(Sequence& s, int32_t end) {
+  constexpr int32_t kLeastPages = 16;
+  const int32_t page_size = pages_.page_size(), length = end - s.num_cached;
+  if (config_.num_cached == 0 || length < kLeastPages * page_size) return;
+  for (const int32_t part : {2, 4, 8}) {
+    const size_t before = s.marks.size();
+    StateMark& mark = mark_at(s, (end - length / part) / page_size * page_size);
+    if (s.marks.size() > before) mark.is_optional = true;
+  }
 }
 
 bool StateTable::make_room(Which which) {
@@ -77,14 +92,17 @@ void StateTable::plan(ScheduledStep& step) {
   Sequence& s = *step.sequence;
   if (s.state_slot == kNoState) return;
   const int32_t end = step.plan.stored_end(s.num_cached);
-  for (StateMark& mark : s.marks) {
-    if (mark.num_tokens <= s.num_cached || mark.num_tokens > end) continue;
-    if (std::ssize(step.left) == kMostSnapshots) break;
-    if (mark.slot == kNoState) {
-      if (const auto slot = slot_for_mark(s)) mark.slot = *slot, ++num_marked_;
+  for (const bool optional : {false, true}) {
+    for (StateMark& mark : s.marks) {
+      if (mark.is_optional != optional || mark.num_tokens <= s.num_cached || mark.num_tokens > end) continue;
+      if (std::ssize(step.left) == kMostSnapshots) break;
+      if (mark.slot == kNoState) {
+        if (const auto slot = optional ? claim(Which::kSuperseded) : slot_for_mark(s)) mark.slot = *slot, ++num_marked_;
+      }
+      if (mark.slot != kNoState) step.left.push_back(mark);
     }
-    if (mark.slot != kNoState) step.left.push_back(mark);
   }
+  std::ranges::sort(step.left, {}, &StateMark::num_tokens);
   if (s.state_end == s.num_cached) leave_before(step);
   s.state_end = end;
 }
@@ -102,17 +120,11 @@ void StateTable::leave_before(ScheduledStep& step) {
   s.last_left = s.num_cached;
 }
 
-// The output's last state moves along. A prompt's chunks keep the last few of their states: another prompt that begins
-// alike mostly parts near the end.
+// The output's last state moves along. A chunk's end takes no state from other texts.
 std::optional<int32_t> StateTable::slot_to_go_on(Sequence& s) {
   const bool decodes = s.last_left >= s.prefill_len;
   std::optional<int32_t> slot = decodes ? take_last_left(s) : std::nullopt;
   if (!slot) slot = claim(Which::kSuperseded);
-  const int32_t most_taken = std::max(config_.num_cached / 4, 1);  // from other texts
-  if (!slot && s.num_cached < s.prefill_len && s.num_states_taken < most_taken) {
-    slot = claim(Which::kAny);
-    ++s.num_states_taken;
-  }
   return slot ? slot : take_last_left(s);
 }
 
@@ -157,7 +169,7 @@ void StateTable::take_back(Sequence& s, PageTable::Keeps keeps) {
   } else {
     free(slot);
   }
-  s.last_left = s.num_states_taken = 0;
+  s.last_left = 0;
 }
 
 void StateTable::audit(std::span<Sequence* const> running) const {

@@ -60,6 +60,7 @@ class StateTable {
   std::optional<int32_t> claim(Which which);  // a slot for a snapshot
   void free(int32_t slot);
   void give_up(StateMark& mark);
+  void mark_parts(Sequence& sequence, int32_t end);
   static StateMark& mark_at(Sequence& sequence, int32_t num_tokens);
   void leave_before(ScheduledStep& step);
   std::optional<int32_t> slot_to_go_on(Sequence& sequence);

@@ -38,7 +38,8 @@ constexpr std::string_view name_of(FinishReason reason) {
 // A snapshot of the recurrent state after the sequence's first num_tokens tokens.
 struct StateMark {
   int32_t num_tokens = 0;
-  int32_t slot = kNoState;  // kNoState until a step that takes it is planned
+  int32_t slot = kNoState;   // kNoState until a step that takes it is planned
+  bool is_optional = false;  // left out if there is no room
 };
 
 // Owned by the engine; only the engine changes it, through its strategy.
@@ -76,7 +77,6 @@ struct Sequence {
   int32_t state_slot = kNoState;
   int32_t state_end = 0;           // prefix length of the slot's state after the last planned step
   int32_t last_left = 0;           // prefix length of the state that it left last at a step's begin; 0: none
-  int32_t num_states_taken = 0;    // states of other texts that gave way to those at ends of its prompt's chunks
   std::vector<StateMark> marks;    // ascending
   std::vector<int32_t> pages;      // of its first tokens; some behind num_tokens may be there already
   int32_t num_tree_pages = 0;      // leading pages that are nodes of the prefix tree
