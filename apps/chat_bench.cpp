@@ -73,23 +73,30 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
           .limit_rate = std::nullopt});
 }
 
-// The first token of a prompt whose first 80 % another request has computed, beside that of a prompt as long as the
+// The first token of a prompt whose first 80 % two requests have computed, beside that of a prompt as long as the
 // rest.
 void bench_shared_beginning(LLM& llm, const bench::Report& report) {
   Engine engine(llm.model(), llm.config());
+  EngineConfig without = llm.config();
+  without.keep_text = SchedulerConfig::KeepText::kNo;
+  Engine without_cache(llm.model(), without);
   const ModelInfo& info = llm.model_info();
   const int32_t most = std::min(kSharedPromptLen, llm.config().max_context_len - 2),
                 page = llm.config().runner.page_size;
   const int32_t shared_len = most * 4 / 5 / page * page, own_len = most - shared_len;
-  std::vector<double> seconds, of_rest;
+  std::vector<double> seconds, of_rest, of_rest_without;
   int32_t num_reused = 0;
   for (uint64_t round = 0; round < kRounds; ++round) {
     const Ids shared = random_prompt(info, shared_len, 100 + 4 * round);
+    // The second request leaves a state where it parts from the first, for the third.
+    run_turn(engine, joined(shared, random_prompt(info, own_len, 1001 + 4 * round)), 1);
     run_turn(engine, joined(shared, random_prompt(info, own_len, 101 + 4 * round)), 1);
-    const Turn second = run_turn(engine, joined(shared, random_prompt(info, own_len, 102 + 4 * round)), 1);
-    seconds.push_back(second.first_token_s);
-    num_reused = second.num_reused;
-    of_rest.push_back(run_turn(engine, random_prompt(info, own_len, 103 + 4 * round), 1).first_token_s);
+    const Turn third = run_turn(engine, joined(shared, random_prompt(info, own_len, 102 + 4 * round)), 1);
+    seconds.push_back(third.first_token_s);
+    num_reused = third.num_reused;
+    const Ids rest = random_prompt(info, own_len, 103 + 4 * round);
+    of_rest.push_back(run_turn(engine, rest, 1).first_token_s);
+    of_rest_without.push_back(run_turn(without_cache, rest, 1).first_token_s);
   }
   const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
   report({.name =
@@ -98,6 +105,9 @@ void bench_shared_beginning(LLM& llm, const bench::Report& report) {
           .limit_rate = std::nullopt});
   report({.name = fmt::format("first token of {} tokens alone, {}", own_len, model),
           .median_s = median_of(std::move(of_rest)),
+          .limit_rate = std::nullopt});
+  report({.name = fmt::format("first token of {} tokens alone, without the prefix cache, {}", own_len, model),
+          .median_s = median_of(std::move(of_rest_without)),
           .limit_rate = std::nullopt});
 }
 

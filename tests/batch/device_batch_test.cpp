@@ -160,7 +160,7 @@ class NumberedTable {
  public:
   void change(int32_t row, int32_t page, int32_t to) {
     change_silently(row, page, to);
-    set_element(versions_, row, ++version_);
+    set_element(versions_, row, static_cast<double>(++version_));
   }
   void change_silently(int32_t row, int32_t page, int32_t to) { set_element(table_, row * 4 + page, to); }
   // The row's first `pages` pages on the device after an upload of a batch that reads them.

@@ -213,7 +213,7 @@ TEST_P(CudaGraphsOfManyBlocks, GiveTheTokensOfStepsWithoutThem) {
       if (r % 6 == 0) params.top_k = 4 + r;
       engine.add({r % 250, 7 * r % 250, 3}, params);
     }
-    const std::vector<std::vector<int32_t>> ids = ids_of_all(engine, kMany);
+    std::vector<std::vector<int32_t>> ids = ids_of_all(engine, kMany);
     EXPECT_EQ(engine.runner().num_graph_steps() > 0, graphs == RunnerConfig::Graphs::kRequired);
     return ids;
   };

@@ -243,6 +243,28 @@ TEST_P(KeptStatesOfHybrids, ScoresBetweenTurnsReadNothingAndLeaveNothing) {
   chat.expect_all_free(setting.cached_states);
 }
 
+// A dense family and a hybrid one; each tail parts from the cached text at another place of a page.
+TEST(PrefixHits, SayWhatMissesSayForEveryTail) {
+  for (const char* family : {"qwen3", "qwen3_5"}) {
+    for (const Determinism determinism : {Determinism::kStrict, Determinism::kFast}) {
+      const Setting setting{.determinism = determinism};
+      const auto model = load_model(golden_folder(family), {.context = context_of(setting)});
+      Chat chat(*model, setting);
+      const Ids text = text_of(7, 200);
+      chat.ask(text, 2);
+      int32_t hits = 0;
+      for (int32_t tail = 1; tail <= 130; ++tail) {
+        SCOPED_TRACE(str(family, ", a tail of ", tail));
+        const Ids prompt = joined(Ids(text.begin(), text.begin() + 80 + tail % 40), text_of(8, tail));
+        const Answer got = chat.ask(prompt, 2);
+        hits += got.num_reused > 0 ? 1 : 0;
+        expect_same(got, *model, setting, prompt);
+      }
+      EXPECT_GT(hits, 120) << family;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, KeptStatesOfHybrids, testing::Values("qwen3_next", "qwen3_5", "qwen3_5_moe"),
                          [](const auto& family) { return family.param; });
 
