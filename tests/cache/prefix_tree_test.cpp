@@ -356,7 +356,7 @@ TEST(PrefixTree, SimilarPagesHaveDifferentKeysThatSpread) {
   }
 }
 
-// What a PrefixTree should do, said again with prefixes in a map and searches over all of it.
+// A model of PrefixTree: prefixes in a map, and searches over all of it.
 struct ModelNode {
   int32_t page = 0, users = 0, owner = 0;
   bool pending = false, lost_state = false;

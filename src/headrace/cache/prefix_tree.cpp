@@ -57,6 +57,11 @@ PrefixTree::PrefixTree(int32_t num_pages, int32_t page_size)
 
 std::span<const int32_t> PrefixTree::tokens_of(int32_t page) const { return own_tokens(page); }
 
+bool PrefixTree::has_children(Place at) const {
+  if (at.page != 0) return num_children(at.page) > 0;
+  return at.root != kNoRoot && roots_[index(at.root)].children > 0;
+}
+
 int32_t PrefixTree::newest_child(Place at) const {
   if (at.page != 0) return nodes_[index(at.page)].newest_child;
   return at.root == kNoRoot ? 0 : roots_[index(at.root)].newest_child;

@@ -71,7 +71,8 @@ class PrefixTree {
   bool contains(int32_t page) const { return nodes_[index(page)].in_tree; }
 
   void add_user(int32_t page);
-  // Of a path, deepest node first. A node without users becomes the most recently used cached one.
+  // Call it for the nodes of a path from the deepest one up. A node without users becomes the most recently used cached
+  // one.
   void remove_user(int32_t page);
   // Takes a node without children out of the tree, pending or computed, whose last user is the caller.
   Evicted remove(int32_t page);
@@ -92,6 +93,7 @@ class PrefixTree {
   int32_t num_states() const { return static_cast<int32_t>(live_.size() + superseded_.size()); }
   bool any_superseded() const { return !superseded_.empty(); }
   int32_t num_children(int32_t page) const { return nodes_[index(page)].children; }
+  bool has_children(Place at) const;
   // Returns the newest child of `at` if it is still there, else 0, though there may be others.
   int32_t newest_child(Place at) const;
   std::span<const int32_t> tokens_of(int32_t page) const;
@@ -123,7 +125,8 @@ class PrefixTree {
     std::string salt;
     int32_t children = 0, newest_child = 0;
   };
-  // Of an open-addressing hash table with linear probing. It tells nearly all other prefixes apart without their nodes.
+  // An entry of an open-addressing hash table with linear probing. It tells nearly all other prefixes apart without
+  // their nodes.
   struct Entry {
     uint32_t tag = 0;  // low bits of the key
     int32_t page = 0;  // 0: empty

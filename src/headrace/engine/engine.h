@@ -81,8 +81,8 @@ class Engine {
   int64_t add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt = {});
   void abort(int64_t id);  // frees its pages and states; ignores an unknown id
   // Preempts a running request: it gives up its pages and state, waits at the head of the queue, and then runs its text
-  // again, from what the prefix cache still has. Its tokens do not change. False, without effect, while a step of it is
-  // in flight, if it does not run, or if its strategy would then decide other tokens.
+  // again, from what the prefix cache still has. In strict mode no bit of its tokens changes. False, without effect,
+  // while a step of it is in flight, if it does not run, or if its strategy would then decide other tokens.
   bool preempt(int64_t id);
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.

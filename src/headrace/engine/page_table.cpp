@@ -78,8 +78,9 @@ PrefixMiss PageTable::why_miss(const Sequence& s, int32_t num_matching_pages) co
   } else if (num_matching_pages < most_shared(s)) {
     const auto own = tokens_of(s, num_matching_pages);
     const int32_t other = tree_.newest_child(place);
-    const bool parts = other != 0 || (place.page != 0 && tree_.num_children(place.page) > 0);
-    miss.why = tree_.was_evicted(place, own) ? Why::kPageEvicted : parts ? Why::kOtherText : Why::kNewText;
+    miss.why = tree_.was_evicted(place, own) ? Why::kPageEvicted
+               : tree_.has_children(place)   ? Why::kOtherText
+                                             : Why::kNewText;
     if (miss.why != Why::kOtherText) return miss;
     miss.own_text.assign(own.begin(), own.end());
     if (other != 0) miss.cached_text.assign(tree_.tokens_of(other).begin(), tree_.tokens_of(other).end());

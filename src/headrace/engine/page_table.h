@@ -20,7 +20,7 @@ struct PageTableConfig {
   bool needs_states = false;  // a prefix is of use only up to a cached recurrent state
 };
 
-// What the prefix cache has of a sequence's text, behind the pages that the sequence already shares.
+// The part of a sequence's text that the prefix cache has, behind the pages that the sequence already shares.
 struct PrefixMatch {
   std::vector<int32_t> pages;  // computed
   int32_t with_state = 0;      // of `pages`, those up to the deepest one with a state

@@ -148,7 +148,9 @@ int32_t Scheduler::chunk_of(const Sequence& s, int32_t rows) const {
 }
 
 bool Scheduler::plan_one(Sequence& s, int32_t most_rows) {
-  if (planned_.empty()) most_rows = std::max(most_rows, rows_needed(strategy_.traits(), s));
+  if (planned_.empty()) {
+    most_rows = std::max(most_rows, std::min(rows_needed(strategy_.traits(), s), config_.max_tokens_per_step));
+  }
   most_rows = std::min(most_rows, s.most_rows);
   if (!s.begun || most_rows <= 0) return false;  // it waits, or nothing is left for it
   in_plan_ = {s.id};
@@ -222,7 +224,7 @@ std::vector<ScheduledStep> Scheduler::next(Admits admits, std::span<const int64_
     table_.set_state_slot(step.sequence->table_row, step.sequence->state_slot);
   }
   in_plan_.clear();
-  return std::move(planned_);
+  return std::exchange(planned_, {});
 }
 
 void Scheduler::drop(Sequence& s, PageTable::Keeps keeps) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -101,7 +102,7 @@ class Scheduler {
   int64_t num_preempted_ = 0;
   int32_t most_rows_;
 
-  // Of the call of next().
+  // State of a call of next().
   Admits admits_ = Admits::kWhoFits;
   std::vector<ScheduledStep> planned_;
   int32_t budget_ = 0;  // rows left

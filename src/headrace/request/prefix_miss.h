@@ -6,7 +6,7 @@
 
 namespace headrace {
 
-// Where and why the text that a request took from the prefix cache ended.
+// A prefix miss: the place where a request's cached text ended, and the reason.
 struct PrefixMiss {
   enum class Why : uint8_t {
     kNone,          // all that may be shared was there
