@@ -139,7 +139,10 @@ TEST_F(PrefixTreeTest, APendingNodeHasAnOwnerUntilItIsComputed) {
 
 TEST_F(PrefixTreeTest, TellsTheNewestChildWhileItIsThere) {
   EXPECT_EQ(tree_.newest_child(root()), 0);
+  EXPECT_FALSE(tree_.has_children(root()));
   const Place first = insert(root(), 1, 1);
+  EXPECT_TRUE(tree_.has_children(root()));
+  EXPECT_FALSE(tree_.has_children(first));
   EXPECT_EQ(tree_.newest_child(root()), 1);
   EXPECT_EQ(tree_.newest_child(first), 0);
   insert(first, 2, 2);

@@ -462,6 +462,22 @@ TEST(SharedPrompts, ASlotForAStateOfAStepThatDidNotRunIsFreeAgain) {
   EXPECT_EQ(traffic.step(), "3:32+5");
 }
 
+// Text that grew longer than a step is run again in several.
+TEST(Preemption, StepsOfALongTextStayWithinTheirRows) {
+  for (const char* strategy : {"autoregressive", "multi_bd", "d2f"}) {
+    constexpr int32_t kRows = 48;
+    SharedTraffic traffic(strategy, sharing_config_of(kRows));
+    const int64_t id = traffic.add(prompt_of(20), 120);
+    while (traffic.sequence(id).num_final < 120) traffic.step();
+    ASSERT_TRUE(traffic.preempt(id)) << strategy;
+    while (!traffic.idle()) {
+      const int64_t before = traffic.num_rows;
+      ASSERT_FALSE(traffic.step().empty()) << strategy;
+      EXPECT_LE(traffic.num_rows - before, kRows) << strategy;
+    }
+  }
+}
+
 struct Mix {
   std::string strategy;
   bool recurrent = false;
