@@ -242,7 +242,7 @@ check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Q
 "$headrace" bench engine --parallel 2,256 --input-len 512 --json >"$work/engine"
 check "the engine's steps beside their goals" \
   "2 dense cpu null,256 dense cpu 60 growth 0.05,2 dense fake device null,256 dense fake device 60 growth 0.05,2 hybrid cpu null,256 hybrid cpu 80 growth 0.05,2 hybrid fake device null,256 hybrid fake device 80 growth 0.05," \
-  "$(sed -nE 's/^\{"name": "engine step of ([0-9]+) running behind 512 tokens ([a-z ]+)", "median_us": [0-9.]*[1-9][0-9]*, "goal_us": ([a-z0-9]+)(, "(growth)": -?[0-9.]+, "goal_growth": ([0-9.]+))?\}$/\1 \2 \3 \5 \6/p' "$work/engine" | sed 's/ *$//' | tr '\n' ',')"
+  "$(sed -nE 's/^\{"name": "engine step of ([0-9]+) running behind 512 tokens ([a-z ]+)", "median_us": [0-9.]*[1-9][0-9.]*, "goal_us": ([a-z0-9]+)(, "(growth)": -?[0-9.]+, "goal_growth": ([0-9.]+))?\}$/\1 \2 \3 \5 \6/p' "$work/engine" | sed 's/ *$//' | tr '\n' ',')"
 admissions() { for kind in "dense cpu" "dense fake device" "hybrid cpu" "hybrid fake device"; do printf '%s,' "2 10 $kind" "2 100 $kind" "2 1000 $kind" "256 10 $kind" "256 100 $kind" "256 1000 $kind"; done; }
 check "and its admissions of prompts that are cached in part" "$(admissions)" \
   "$(sed -nE 's/^\{"name": "engine admission of 512 tokens beside ([0-9]+) running and ([0-9]+) cached texts ([a-z ]+)", "median_us": -?[0-9.]+, "goal_us": null, "reused": 384\}$/\1 \2 \3/p' "$work/engine" | tr '\n' ',')"
