@@ -182,7 +182,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       name_of(c.finish_reason), c.finish_reason == FinishReason::kContext, c.prompt_ids.size(), c.num_visible,
       t.device_start_s, t.load_s, t.first_token_s, t.total_s,
       decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
-      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed,
+      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed.value_or(0),
       text_of(p.end_of_text), fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding),
       llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
       to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),

@@ -2,6 +2,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 namespace headrace {
 
@@ -26,6 +27,18 @@ struct SampledToken {
   // Returns false if a logit of the row was NaN, or its largest infinite, in one of the two distributions. The fields
   // then mean nothing, but the ids are in the vocabulary.
   bool is_valid() const { return !std::isnan(logprob) && !std::isnan(best_logprob); }
+};
+
+// A token and its natural log-probability in the model's distribution.
+struct TokenLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+// A token of the prompt, given those before it.
+struct PromptToken {
+  TokenLogprob token;
+  std::vector<TokenLogprob> top;  // the likeliest in its place, descending
 };
 
 // A token and its probability.

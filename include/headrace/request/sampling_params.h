@@ -1,6 +1,7 @@
 // Parameters of a request: how its tokens are sampled and when it ends.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,16 +9,31 @@
 
 namespace headrace {
 
+// A number that is added to a token's logit.
+struct LogitBias {
+  int32_t id = 0;
+  float bias = 0;  // -infinity: the token is never chosen
+};
+
 struct SamplingParams {
   int32_t max_tokens = 256;
+  int32_t min_tokens = 0;        // before so many, no end token and none of stop_token_ids is chosen
   float temperature = 1;         // 0: the most likely token
   int32_t top_k = 0;             // 0: all
   float top_p = 1, min_p = 0;    // shares of probability
   float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
-  uint64_t seed = 0;
+  // Subtracted from the logits of tokens of the output so far: once; for each time that the token occurs.
+  float presence_penalty = 0, frequency_penalty = 0;
+  std::vector<LogitBias> logit_bias;    // each id at most once
+  std::optional<uint64_t> seed;         // absent: AsyncLLM draws one; an engine takes 0
   std::vector<std::string> stop;        // stop texts; not part of the output
   std::vector<int32_t> stop_token_ids;  // stop tokens besides the model's end tokens, in every mode of end_of_text
-  DecodingParams decoding;              // for diffusion strategies
+  // Likeliest tokens to report with each token, with their log-probabilities.
+  int32_t top_logprobs = 0;
+  // Log-probability of each prompt token but the first, and so many of the likeliest in its place. The prompt then
+  // takes nothing from the prefix cache. Absent: none.
+  std::optional<int32_t> prompt_logprobs;
+  DecodingParams decoding;  // for diffusion strategies
   // Treatment of the model's end tokens.
   enum class EndOfText : uint8_t {
     kStops,    // the first one ends the request

@@ -95,37 +95,50 @@ Engine::Engine(const Model& model, const EngineConfig& config, std::unique_ptr<D
   runner_.prepare(limits);
 }
 
-int64_t Engine::add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt) {
-  check_device();
-  check_params(params, config_.strategy, model_.info());
-  check_graphs(params, config_.runner.graphs);
-  check_prompt(prompt, params, model_.info(), config_.decoding.mask_token_id);
-  for (const int32_t id : params.stop_token_ids) {
+std::unique_ptr<Sequence> Engine::sequence_of(EngineRequest request) const {
+  check_params(request.params, config_.strategy, model_.info());
+  check_graphs(request.params, config_.runner.graphs);
+  check_prompt(request.prompt, request.params, model_.info(), config_.decoding.mask_token_id);
+  for (const int32_t id : request.params.stop_token_ids) {
     HR_REQUIRE(id < config_.vocab, ErrorCode::kInvalidArgument, "stop_token_ids: ", id,
                " is never chosen: the tokenizer has ids below ", config_.vocab);
   }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->params = std::move(request.params);
+  sequence->cache_salt = std::move(request.cache_salt);
+  sequence->constraint = std::move(request.constraint);
+  if (model_.info().diffusion) sequence->scores_of = scores_of(sequence->params, *model_.info().diffusion);
+  sequence->prompt_len = static_cast<int32_t>(request.prompt.size());
+  sequence->num_published = sequence->prompt_len;
+  sequence->eos_ids = sequence->params.stop_token_ids;
+  if (sequence->params.end_of_text == SamplingParams::EndOfText::kStops)
+    sequence->eos_ids.insert(sequence->eos_ids.end(), model_.info().eos_ids.begin(), model_.info().eos_ids.end());
+  sequence->tokens = std::move(request.prompt);
+  return sequence;
+}
+
+void Engine::start(Sequence& sequence) const {
+  scheduler_.check_length(sequence);
+  sequence.limit = std::min(sequence.prompt_len + sequence.params.max_tokens, config_.max_context_len);
+  strategy_->start(sequence);
+  scheduler_.check_size(sequence);
+}
+
+void Engine::check(const EngineRequest& request) const { start(*sequence_of(request)); }
+
+int64_t Engine::add(EngineRequest request) {
+  check_device();
+  std::unique_ptr<Sequence> sequence = sequence_of(std::move(request));
+  sequence->id = next_id_;
   const bool warming_up = runner_.metadata_source().is_warming_up();
   HR_REQUIRE(warming_up ? scheduler_.idle() : warm_up_.empty(), ErrorCode::kInvalidArgument, "request ", next_id_, ": ",
              warming_up ? "a warm-up" : "it", " cannot start before the ", warming_up ? "requests" : "warm-up",
              " that are queued have ended");
   if (warming_up) {
-    warm_up_.add(next_id_, std::move(prompt), params.max_tokens);
+    warm_up_.add(next_id_, std::move(sequence->tokens), sequence->params.max_tokens);
     return next_id_++;
   }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = next_id_;
-  sequence->params = params;
-  sequence->cache_salt = std::move(cache_salt);
-  if (model_.info().diffusion) sequence->scores_of = scores_of(params, *model_.info().diffusion);
-  sequence->prompt_len = static_cast<int32_t>(prompt.size());
-  sequence->num_published = sequence->prompt_len;
-  scheduler_.check_length(*sequence);
-  sequence->limit = std::min(sequence->prompt_len + params.max_tokens, config_.max_context_len);
-  sequence->eos_ids = params.stop_token_ids;
-  if (params.end_of_text == SamplingParams::EndOfText::kStops)
-    sequence->eos_ids.insert(sequence->eos_ids.end(), model_.info().eos_ids.begin(), model_.info().eos_ids.end());
-  sequence->tokens = std::move(prompt);
-  strategy_->start(*sequence);
+  start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
   batch_changed_ = true;

@@ -16,6 +16,7 @@
 #include "headrace/engine/model_runner.h"
 #include "headrace/engine/scheduler.h"
 #include "headrace/engine/warm_up.h"
+#include "headrace/request/token_constraint.h"
 #include "headrace/sampling/sampler.h"
 
 namespace headrace {
@@ -44,14 +45,23 @@ struct EngineConfig {
 enum class StepMoment : uint8_t { kPlanned, kCommitted };
 using StepObserver = std::function<void(StepMoment moment, const Sequence& sequence, const StepPlan& plan)>;
 
+struct EngineRequest {
+  std::vector<int32_t> prompt = {};
+  SamplingParams params = {};
+  std::string cache_salt = {};                            // cached text is shared with requests of the same salt only
+  std::shared_ptr<TokenConstraint> constraint = nullptr;  // null: any token may come
+};
+
 // A token that became final in a step, or a request that failed.
 struct StepOutput {
   int64_t sequence_id = 0;
-  SampledToken token;                         // none for kError
-  std::optional<FinishReason> finish_reason;  // set with the last token, and by kError
-  int32_t num_forwards = 0;                   // forward passes of the sequence so far, without prompt chunks
-  int32_t num_reused = 0;                     // prompt tokens taken from the prefix cache
-  std::optional<Error> error = {};            // kError: why the request failed
+  SampledToken token;                             // none for kError
+  std::vector<TokenLogprob> top = {};             // SamplingParams::top_logprobs of them, descending
+  std::vector<PromptToken> prompt_logprobs = {};  // with the first token, if asked for: tokens 1.. of the prompt
+  std::optional<FinishReason> finish_reason;      // set with the last token, and by kError
+  int32_t num_forwards = 0;                       // forward passes of the sequence so far, without prompt chunks
+  int32_t num_reused = 0;                         // prompt tokens taken from the prefix cache
+  std::optional<Error> error = {};                // kError: why the request failed
 };
 
 // Returns `outputs`. Throws the error of the first failed request among them.
@@ -73,12 +83,17 @@ class Engine {
   // options requests may set.
   Engine(const Model& model, const EngineConfig& config, std::unique_ptr<DecodingStrategy> strategy);
 
+  // Throws what add() throws for a request that can never run. Callable from any thread: it reads only what never
+  // changes.
+  void check(const EngineRequest& request) const;
   // Queues a request and returns its id. Error kInvalidArgument, without effect, for invalid parameters, ids outside
   // the vocabulary, or a request that could never run.
   // While the runner's metadata source is warming up, requests of any length are accepted, run, and leave nothing
   // behind (WarmUpQueue). Warm-up and normal requests cannot be queued together: Error kInvalidArgument.
-  // Requests share cached text with those of the same `cache_salt` only, which may be any string.
-  int64_t add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt = {});
+  int64_t add(EngineRequest request);
+  int64_t add(std::vector<int32_t> prompt, const SamplingParams& params, std::string cache_salt = {}) {
+    return add(EngineRequest{.prompt = std::move(prompt), .params = params, .cache_salt = std::move(cache_salt)});
+  }
   void abort(int64_t id);  // frees its pages and states; ignores an unknown id
   // Preempts a running request: it gives up its pages and state, waits at the head of the queue, and then runs its text
   // again, from what the prefix cache still has. In strict mode no bit of its tokens changes. False, without effect,
@@ -122,6 +137,8 @@ class Engine {
 
  private:
   // Calls `run`. If it throws, ends the requests of the failed step, and drains.
+  std::unique_ptr<Sequence> sequence_of(EngineRequest request) const;  // checks all but its size
+  void start(Sequence& sequence) const;                                // checks its size, too
   template <class Run>
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()

@@ -45,8 +45,7 @@ void Scheduler::check_length(const Sequence& s) const {
              " with at least one new token");
 }
 
-void Scheduler::add(Sequence& s) {
-  check_length(s);
+void Scheduler::check_size(const Sequence& s) const {
   const int32_t most = (config_.max_context_len + config_.page_size - 1) / config_.page_size;
   const int32_t needed = pages_.pages_for(most_stored(strategy_.traits(), s));
   HR_REQUIRE(needed <= most, ErrorCode::kInvalidArgument, "request ", s.id, ": it needs ", needed, " pages of ",
@@ -57,6 +56,11 @@ void Scheduler::add(Sequence& s) {
   HR_REQUIRE(rows <= config_.max_tokens_per_step, ErrorCode::kInvalidArgument, "request ", s.id,
              ": a step of strategy '", strategy_.name(), "' has up to ", rows, " rows, the engine runs at most ",
              config_.max_tokens_per_step);
+}
+
+void Scheduler::add(Sequence& s) {
+  check_length(s);
+  check_size(s);
   s.prefill_len = s.prompt_len;
   waiting_.push_back(&s);
 }

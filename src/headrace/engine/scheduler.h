@@ -35,11 +35,13 @@ class Scheduler {
  public:
   Scheduler(const SchedulerConfig& config, const DecodingStrategy& strategy);  // strategy: not owned
 
-  // Error kInvalidArgument if the prompt is empty or fills the context; add() checks it, too. Call it before the
-  // strategy appends tokens to the prompt.
+  // Error kInvalidArgument if the prompt is empty or fills the context. Call it before the strategy appends tokens to
+  // the prompt. Callable from any thread, as check_size().
   void check_length(const Sequence& sequence) const;
-  // Queues a sequence, which must outlive its release(). Error kInvalidArgument, without effect, if it could never run:
-  // empty prompt, full context, more pages than the pool has, or steps with more tokens than max_tokens_per_step.
+  // Error kInvalidArgument if the sequence, which the strategy has started, could never run: it needs more pages than
+  // the pool has, or steps with more tokens than max_tokens_per_step.
+  void check_size(const Sequence& sequence) const;
+  // Queues a sequence, which must outlive its release(). Errors as both checks, without effect.
   void add(Sequence& sequence);
   // Plans the next step within max_tokens_per_step: sequences that decode first, then prompt chunks. The oldest prompt
   // has a quarter of what decoding leaves, the rest goes to the prompts with the fewest tokens left.

@@ -16,6 +16,12 @@ void check_shape(std::string_view name, const TensorView& tensor, const Shape& e
   check_rows_contiguous(name, tensor);
 }
 
+void check_dense(std::string_view name, const TensorView& tensor, DType dtype, const Shape& expected) {
+  check_shape(name, tensor, expected);
+  check_dtype(name, tensor, dtype);
+  HR_REQUIRE(tensor.is_contiguous(), ErrorCode::kInvalidArgument, name, " is expected to be dense");
+}
+
 void check_dtype(std::string_view name, const TensorView& tensor, DType expected) {
   HR_REQUIRE(tensor.dtype() == expected, ErrorCode::kInvalidArgument, name, ": dtype is ", name_of(tensor.dtype()),
              ", expected ", name_of(expected));

@@ -8,6 +8,7 @@ namespace headrace {
 
 // Each throws Error kInvalidArgument: "<name>: ... is <found>, expected <expected>".
 void check_shape(std::string_view name, const TensorView& tensor, const Shape& expected);
+void check_dense(std::string_view name, const TensorView& tensor, DType dtype, const Shape& expected);
 void check_dtype(std::string_view name, const TensorView& tensor, DType expected);
 void check_float(std::string_view name, const TensorView& tensor);  // float32, bfloat16 or float16
 void check_kv_layer(std::string_view name, const KVLayerView& kv);  // dtypes and scales of one layer of a pool

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headrace/ops/attention_step.h"
+#include "headrace/ops/bias_tokens.h"
 #include "headrace/ops/causal_conv1d.h"
 #include "headrace/ops/embedding.h"
 #include "headrace/ops/expert_mlp.h"
@@ -13,6 +14,7 @@
 #include "headrace/ops/gated_delta_rule.h"
 #include "headrace/ops/gdn_step.h"
 #include "headrace/ops/linear.h"
+#include "headrace/ops/mask_tokens.h"
 #include "headrace/ops/merge_tokens.h"
 #include "headrace/ops/norm_rotary.h"
 #include "headrace/ops/paged_attention.h"
@@ -23,7 +25,9 @@
 #include "headrace/ops/sample_tokens.h"
 #include "headrace/ops/soft_embedding.h"
 #include "headrace/ops/store_kv.h"
+#include "headrace/ops/take_tokens.h"
 #include "headrace/ops/token_confidence.h"
+#include "headrace/ops/top_tokens.h"
 
 // The ops, one a line: name and parameter. From this list are made OpSet, the declarations and the tables of the
 // reference and of the CUDA module.
@@ -46,6 +50,10 @@
   OP(token_confidence, const TokenConfidenceArgs&)        \
   OP(sample_tokens, const SampleTokensArgs&)              \
   OP(penalize_tokens, const PenalizeTokensArgs&)          \
+  OP(bias_tokens, const BiasTokensArgs&)                  \
+  OP(mask_tokens, const MaskTokensArgs&)                  \
+  OP(top_tokens, const TopTokensArgs&)                    \
+  OP(take_tokens, const TakeTokensArgs&)                  \
   FUSED(gdn_step, const GDNStepArgs&)                     \
   FUSED(attention_step, const AttentionStepArgs&)         \
   FUSED(fused_linear, const FusedLinearArgs&)             \

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "headrace/request/prefix_miss.h"
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
+#include "headrace/request/token_constraint.h"
 
 namespace headrace {
 
@@ -64,6 +66,7 @@ struct Sequence {
   // float32 [rows, vocab], on the host or the device: logits of the last step that the next one reads; or null.
   Tensor conditioning;
   std::optional<FinishReason> finish_reason;
+  std::shared_ptr<TokenConstraint> constraint;  // null: any token may come
 
   std::string cache_salt;   // the prefix cache shares text among requests of one salt only
   int32_t prefill_len = 0;  // tokens to run before the sequence decodes: the prompt; once preempted, what was cached

@@ -101,7 +101,7 @@ TopPOf top_p_of(const DiffusionInfo& info) {
 
 TokenDraw draw_of(const SampleSpot& spot) {
   const SamplingParams& p = *spot.params;
-  return {.uniform = uniform(p.seed, spot.position, spot.step),
+  return {.uniform = uniform(p.seed.value_or(0), spot.position, spot.step),
           .temperature = p.temperature,
           .top_p = p.top_p,
           .min_p = p.min_p,
@@ -181,7 +181,7 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<co
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     SampledToken& token = tokens[i];
-    token.order = order_number(spots[i].params->seed, spots[i].position, spots[i].step);
+    token.order = order_number(spots[i].params->seed.value_or(0), spots[i].position, spots[i].step);
     if (!rows.model_stats) continue;
     const float* model = rows.model_stats.data_as<float>() + 4 * i;
     const float logit = rows.logits.data_as<float>()[i], largest = rows.stats.data_as<float>()[4 * i];

@@ -107,6 +107,10 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
                              .token_confidence = run_token_confidence<isa::token_confidence>, \
                              .sample_tokens = sample_tokens,                                  \
                              .penalize_tokens = reference::penalize_tokens /* a few words */, \
+                             .bias_tokens = reference::bias_tokens,                           \
+                             .mask_tokens = reference::mask_tokens,                           \
+                             .top_tokens = reference::top_tokens,                             \
+                             .take_tokens = reference::take_tokens,                           \
                              .library_rows = (rows),                                          \
                              .most_conv_width = kMaxConvWidth}
 
