@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "arrivals_bench.h"
 #include "batch_bench.h"
 #include "bench/attention_bench.h"
 #include "bench/gdn_bench.h"
@@ -93,7 +94,7 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
     if (value.empty() || value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
                 str("bench ", what, ": ", flag, " ", value,
-                    " has no effect on it; bench model, chat, blocks and canvases take it, and ",
+                    " has no effect on it; bench model, arrivals, chat, blocks and canvases take it, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("the model", flags.model);
@@ -113,10 +114,11 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
           std::optional<int32_t> input_len) {
   const bool engine = what == "engine";
-  HR_REQUIRE(engine || what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ",
-             what, ": --parallel has no effect on it; bench model, bench blocks and bench engine take it");
-  HR_REQUIRE(engine || what == "blocks" || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench blocks, bench engine and bench model --parallel take it");
+  const bool loaded = what == "blocks" || what == "arrivals";
+  HR_REQUIRE(engine || what == "model" || loaded || parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
+             ": --parallel has no effect on it; bench model, arrivals, blocks and engine take it");
+  HR_REQUIRE(engine || loaded || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
+             ": --input-len has no effect on it; bench arrivals, blocks, engine and bench model --parallel take it");
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
   if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
@@ -133,8 +135,13 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
     if (parallel.empty() && !input_len) bench_prefix_tree();
   }
   if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
-  if (what == "blocks" || what == "canvases" || what == "chat") {
+  if (what == "arrivals" || what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags), options_of(flags));
+    if (what == "arrivals") {
+      for (const int32_t requests : parallel.empty() ? std::vector<int32_t>{64} : parallel) {
+        bench_arrivals(llm, requests, input_len.value_or(256));
+      }
+    }
     if (what == "blocks") bench_blocks(llm, parallel, input_len.value_or(256));
     if (what == "canvases") bench_canvases(llm);
     if (what == "chat") bench_chat(llm, report);

@@ -147,16 +147,17 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
+      ->check(CLI::IsMember({"arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
   measure
       ->add_option("--parallel", c.parallel,
-                   "model: measure also N requests at once; blocks: these in place of 1,128; engine: of 1,64,256,1024")
+                   "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
+                   "1,64,256,1024")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(integer_in(1, 4096));
   measure
       ->add_option("--input-len", c.input_len,
-                   "blocks, engine, and model with --parallel: tokens of each prompt (default: 256)")
+                   "arrivals, blocks, engine, and model with --parallel: tokens of each prompt (default: 256)")
       ->check(integer_in(1, 1 << 20));
   measure
       ->add_option("--leave-out", c.bench.leave_out,

@@ -21,6 +21,8 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
   virtual void set() = 0;   // records it behind the work queued so far
   virtual void wait() = 0;  // waits for the work before it, not for later work; error kCuda
+  // Returns the seconds between two events of make_timed_event() of one runtime, both waited for.
+  virtual double seconds_since(const DeviceEvent& earlier) const;
 };
 
 // Allocates and copies on one device. Outlives every Tensor made with it. All work is queued in one order: released
@@ -45,6 +47,9 @@ class DeviceRuntime {
   virtual void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows);
   virtual void synchronize() = 0;
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+  // Makes an event that notes the time when the device comes to it; for benchmarks. Error kUnsupported on a device
+  // without such events.
+  virtual std::unique_ptr<DeviceEvent> make_timed_event();
 
   // Initialises the GEMM library on a thread, so that the first large GEMM does not wait for it; an error appears with
   // that GEMM. The future's destructor waits for the thread. It must run before this runtime is destroyed and before

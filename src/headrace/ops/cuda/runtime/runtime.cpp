@@ -48,9 +48,9 @@ class Graph final : public DeviceGraph {
 
 class Mark final : public DeviceEvent {
  public:
-  explicit Mark(const Stream& stream) : stream_(&stream) {
+  Mark(const Stream& stream, unsigned flags) : stream_(&stream) {
     make_current(stream);
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate");
   }
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
@@ -60,6 +60,11 @@ class Mark final : public DeviceEvent {
     check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
   }
   void wait() override { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
+  double seconds_since(const DeviceEvent& earlier) const override {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, dynamic_cast<const Mark&>(earlier).event_, event_), "timing");
+    return static_cast<double>(milliseconds) / 1e3;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -195,7 +200,8 @@ void Runtime::copy_rows_on_device(void* to, const void* from, size_t bytes, size
 
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
 
-std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_); }
+std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_, cudaEventDisableTiming); }
+std::unique_ptr<DeviceEvent> Runtime::make_timed_event() { return std::make_unique<Mark>(stream_, cudaEventDefault); }
 
 std::future<void> Runtime::start_matmul_library() {
   return std::async(std::launch::async, [this] {

@@ -30,6 +30,7 @@ class Runtime final : public DeviceRuntime {
   void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows) override;
   void synchronize() override;
   std::unique_ptr<DeviceEvent> make_event() override;
+  std::unique_ptr<DeviceEvent> make_timed_event() override;
   void* allocate_shared(size_t bytes) override;
   void release_shared(void* memory, size_t bytes) noexcept override;
   std::future<void> start_matmul_library() override;
