@@ -20,6 +20,7 @@ using testing_support::kOnCpu, testing_support::kOnFakeDevice, testing_support::
 
 struct Case {
   std::string device, family, strategy = "autoregressive";
+  std::optional<int32_t> block_size = {};
   std::optional<DType> dtype = {};  // in place of the checkpoint's
   friend void PrintTo(const Case& c, std::ostream* out) {
     *out << c.device << ": " << c.family << " by " << c.strategy;
@@ -68,8 +69,11 @@ Answers answers(const Case& one, int32_t which) {
   const auto graphs = one.device == kOnCpu ? RunnerConfig::Graphs::kOff : RunnerConfig::Graphs::kRequired;
   const RunnerConfig runner =
       device.with_place({.num_pages = 40, .page_size = 16, .num_states = kRequests, .graphs = graphs}, context);
-  Engine engine(*model,
-                {.runner = runner, .max_requests = kRequests, .max_context_len = 128, .strategy = one.strategy});
+  Engine engine(*model, {.runner = runner,
+                         .max_requests = kRequests,
+                         .max_context_len = 128,
+                         .strategy = one.strategy,
+                         .decoding = {.block_size = one.block_size}});
   Answers answers;
   const auto step = [&] {
     for (const StepOutput& out : throw_if_failed(engine.step())) {
@@ -118,11 +122,11 @@ std::string name_of_case(const testing::TestParamInfo<Case>& one) {
 }
 
 std::vector<Case> cases_of(const std::string& device) {
-  return {{device, "llama"}, {device, "qwen3_5"}, {device, "sdar", "multi_bd"}, {device, "llada", "dual_cache"}};
+  return {{device, "llama"}, {device, "qwen3_5"}, {device, "sdar", "multi_bd"}, {device, "llada", "dual_cache", 8}};
 }
 std::vector<Case> cases_of_gpu() {
   std::vector<Case> cases = cases_of(kOnGpu);
-  cases.push_back({kOnGpu, "llama", "autoregressive", DType::kBF16});
+  cases.push_back({kOnGpu, "llama", "autoregressive", {}, DType::kBF16});
   cases.push_back({kOnGpu, "qwen3_moe"});
   return cases;
 }

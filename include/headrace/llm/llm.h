@@ -73,8 +73,8 @@ struct Completion {
 enum class StreamAction : uint8_t { kContinue, kStop };
 
 // Not thread-safe. Each LLM has a runtime of its own (open_device), so several may be created, used and destroyed by
-// threads of their own, also on one GPU. They share no memory: each loads its weights. A kernel that faults ends all
-// LLMs of its device with error kCuda.
+// threads of their own, also on one GPU. They share no memory: each loads its weights. Those created at once count
+// the same free memory, so give each a cache_memory. A kernel that faults ends all LLMs of its device with error kCuda.
 class LLM {
  public:
   // Loads the model. Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
