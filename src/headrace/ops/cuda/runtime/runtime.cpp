@@ -68,6 +68,8 @@ class Mark final : public DeviceEvent {
 
 }  // namespace
 
+Runtime::Runtime(SharedDevice& shared) : shared_(shared) {}
+
 // The destructor frees what was made before an error: it runs because the constructor delegated to has ended.
 Runtime::Runtime(int32_t index, SharedDevice& shared) : Runtime(shared) {
   with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},

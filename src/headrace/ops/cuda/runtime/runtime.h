@@ -44,8 +44,8 @@ class Runtime final : public DeviceRuntime {
   void graph_gone() noexcept;  // call when a graph of end_capture() is destroyed
 
  private:
-  explicit Runtime(SharedDevice& shared) : shared_(shared) {}  // has nothing
-  void start(int32_t index);                                   // allocates what lies on the device
+  explicit Runtime(SharedDevice& shared);  // has nothing
+  void start(int32_t index);               // allocates what lies on the device
   GridBarrier taken_grid_barrier();
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
