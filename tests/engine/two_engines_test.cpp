@@ -94,7 +94,7 @@ class TwoEngines : public testing::TestWithParam<Case> {};
 // Each thread opens and closes its runtime several times, so that one engine's start, captures and end fall into the
 // other's steps.
 TEST_P(TwoEngines, DecideWhatEachDecidesAlone) {
-  constexpr int kRounds = 3;
+  constexpr int kRounds = 6;
   const Case& one = GetParam();
   if (one.device == kOnGpu && !test_device(kOnGpu)) GTEST_SKIP() << "no CUDA device";
   std::array<Answers, 2> alone;
