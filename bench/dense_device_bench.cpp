@@ -25,7 +25,8 @@ constexpr int64_t kRotation = int64_t{512} << 20;  // bytes of weights, ten time
 constexpr int kRuns = 15;
 
 struct Bench {
-  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const std::unique_ptr<DeviceRuntime> device = cuda_module().make_runtime(0);
+  DeviceRuntime& runtime = *device;
   const OpSet& ops = cuda_module().ops("cuda");
   std::string_view leave_out = {};  // kernel families, as OpContext has them
 

@@ -9,11 +9,12 @@
 #include "headrace/batch/attention_plan_cache.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
+#include "support/gpu.h"
 
 namespace headrace::testing_support {
 namespace {
 
-DeviceRuntime& device() { return cuda_module().runtime(0); }
+DeviceRuntime& device() { return gpu(); }
 
 enum class Set : uint8_t { kCuda, kBaseline, kRecorded, kRecordedShort };
 constexpr std::string_view name_of(Set set) {

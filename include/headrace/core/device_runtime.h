@@ -25,10 +25,14 @@ class DeviceEvent {
   virtual double seconds_since(const DeviceEvent& earlier) const;
 };
 
-// Allocates and copies on one device. Outlives every Tensor made with it. All work is queued in one order: released
-// memory may be allocated again before the device is done with it.
-// The CPU's runtime is thread-safe. Any other runtime and the ops on its stream are used by one thread at a time,
-// whichever engine it serves: the stream may hold deferred work or an open capture.
+// Allocates and copies on one device, and has its stream: all work of a runtime is queued in one order, and released
+// memory may be allocated again before the device is done with it. Everything made with a runtime (tensors, events,
+// graphs, shared memory) must be destroyed before it.
+//
+// The CPU's runtime is thread-safe and is never destroyed. Any other runtime, all that was made with it, and the ops on
+// its stream are used by one thread at a time: the stream may hold deferred work or an open capture. Runtimes of one
+// device share no memory and do not wait for each other: each may have its own thread, which may create and destroy it
+// while others run.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;

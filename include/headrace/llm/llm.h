@@ -72,8 +72,9 @@ struct Completion {
 
 enum class StreamAction : uint8_t { kContinue, kStop };
 
-// Not thread-safe. Several LLMs on one CUDA device share its runtime: one thread at a time creates, uses or destroys
-// any of them. On a CPU or on other devices each may have its own thread.
+// Not thread-safe. Each LLM has a runtime of its own (open_device), so several may be created, used and destroyed by
+// threads of their own, also on one GPU. They share no memory: each loads its weights. Those created at once count
+// the same free memory, so give each a cache_memory. A kernel that faults ends all LLMs of its device with error kCuda.
 class LLM {
  public:
   // Loads the model. Error kModelFile, kUnsupported, kOutOfMemory: one sentence.
@@ -109,7 +110,7 @@ class LLM {
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 
-  Device device() const { return runtime_.device(); }
+  Device device() const { return runtime_->device(); }
   const Model& model() const { return *model_; }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -123,9 +124,9 @@ class LLM {
  private:
   LLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
 
-  std::filesystem::path directory_;   // of the model
-  DeviceRuntime& runtime_;            // not owned
-  std::future<void> matmul_library_;  // its destructor waits until the library has started
+  std::filesystem::path directory_;         // of the model
+  std::shared_ptr<DeviceRuntime> runtime_;  // before what is made with it, which is destroyed first
+  std::future<void> matmul_library_;        // its destructor waits until the library has started
   Tokenizer tokenizer_;
   SamplingParams default_params_;
   std::unique_ptr<Model> model_;

@@ -75,7 +75,7 @@ struct EngineCounters {
   int64_t tokens = 0;  // tokens returned by step()
 };
 
-// Not thread-safe. One thread at a time drives all engines of one CUDA device (DeviceRuntime).
+// Not thread-safe. Engines with runtimes of their own may have threads of their own (DeviceRuntime).
 class Engine {
  public:
   // `model` is not owned and outlives the engine. Errors as ModelRunner and make_strategy.

@@ -280,12 +280,12 @@ LLM::LLM(const std::filesystem::path& directory, const LLMOptions& options)
 LLM::LLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
     : directory_(model.directory),
       runtime_(open_device(checked(options).device, options.log)),
-      matmul_library_(runtime_.start_matmul_library()),
+      matmul_library_(runtime_->start_matmul_library()),
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
-      model_(load_checked(model, runtime_, options)),
-      memory_plan_(cache_plan(model_->info(), runtime_.device(), options)),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, memory_plan_, options))) {
+      model_(load_checked(model, *runtime_, options)),
+      memory_plan_(cache_plan(model_->info(), runtime_->device(), options)),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, *runtime_, memory_plan_, options))) {
   if (!engine_->runner().on_cpu()) naming(directory_, [this] { engine_->run_largest_step(); });
   warn_of_end_tokens(options, tokenizer_, model_info());
   if (options.log) report_start(options, *this);

@@ -73,15 +73,18 @@ class Mark final : public DeviceEvent {
 
 }  // namespace
 
-Runtime::Runtime(int32_t index) : index_(index) {
+Runtime::Runtime(SharedDevice& shared) : shared_(shared) {}
+
+// The destructor frees what was made before an error: it runs because the constructor delegated to has ended.
+Runtime::Runtime(int32_t index, SharedDevice& shared) : Runtime(shared) {
   with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
-            [this] { start(); });
+            [&] { start(index); });
   check_pinned(cudaMallocHost(&ring_, kRingBytes), kRingBytes);
 }
 
-void Runtime::start() {
-  const cudaDeviceProp properties = checked_device(index_);
-  stream_.device = index_;
+void Runtime::start(int32_t index) {
+  const cudaDeviceProp properties = checked_device(index);
+  stream_.device = index;
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
   stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
@@ -96,16 +99,27 @@ void Runtime::start() {
   stream_.hand_over = allocate(kHandOverBytes);
   check_cuda(cudaMemsetAsync(stream_.hand_over, 0xff, kHandOverBytes, stream_.handle),
              "clearing the hand-over of GEMM sequences");
-  int mps = 0;
-  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
-  blas_ = std::make_unique<CublasLtPlans>(index_);
-  stream_.blas = blas_.get(), stream_.notes = &notes_;
-  stream_.has_other_processes = mps != 0;
+  blas_ = std::make_unique<CublasLtPlans>(index);
+  stream_.blas = blas_.get(), stream_.notes = &shared_.attributes;
+  stream_.grid_barrier = taken_grid_barrier();
 }
 
+// Of the runtimes of a device the first one that asks has the barrier, until it is destroyed. Others never get it:
+// graphs that they recorded without it stay as they are.
+GridBarrier Runtime::taken_grid_barrier() {
+  int mps = 0;
+  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, stream_.device), "asking for MPS");
+  if (shared_.has_grid_barriers.test_and_set()) return GridBarrier::kNone;
+  return mps != 0 ? GridBarrier::kCooperative : GridBarrier::kPlain;
+}
+
+// Ignores errors: behind a fault of a kernel every call fails, and the driver frees the memory with the context.
 Runtime::~Runtime() {
+  if (stream_.handle == nullptr) return;  // nothing was made
+  cudaSetDevice(stream_.device);
+  free_cached();  // waits for the stream
+  if (stream_.grid_barrier != GridBarrier::kNone) shared_.has_grid_barriers.clear();
   blas_.reset();
-  free_cached();
   for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
@@ -224,6 +238,7 @@ void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memor
 
 void Runtime::begin_capture() {
   const std::lock_guard lock(mutex_);
+  // Relaxed: this thread may allocate in between. No mode but kGlobal restricts other threads' calls.
   check_cuda(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeRelaxed), "beginning a capture");
   blocks_.begin_recording();
 }
