@@ -5,24 +5,13 @@
 #include <set>
 #include <vector>
 
+#include "ops/host_tensors.h"
 #include "ops/kernel_sets.h"
 #include "support/all_close.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
 namespace {
-
-Tensor ids_of(const std::vector<int32_t>& ids) {
-  Tensor tensor(DType::kI32, {std::ssize(ids)});
-  std::ranges::copy(ids, tensor.data_as<int32_t>());
-  return tensor;
-}
-
-Tensor numbers_of(const std::vector<float>& numbers) {
-  Tensor tensor(DType::kF32, {std::ssize(numbers)});
-  std::ranges::copy(numbers, tensor.data_as<float>());
-  return tensor;
-}
 
 class PenalizeTokens : public KernelSetTest {};
 
