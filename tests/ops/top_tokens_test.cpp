@@ -24,7 +24,7 @@ struct Top {
   Tensor ids, logits;
 };
 
-// Sorts all ids of rows without NaN.
+// Returns the first of all ids of rows without NaN.
 Top sorted(const TensorView& logits, int32_t vocab, std::optional<int32_t> excluded, const std::vector<int32_t>& rows,
            int64_t count) {
   Top top{Tensor(DType::kI32, {std::ssize(rows), count}), Tensor(DType::kF32, {std::ssize(rows), count})};
@@ -33,7 +33,9 @@ Top sorted(const TensorView& logits, int32_t vocab, std::optional<int32_t> exclu
     std::vector<int32_t> ids(static_cast<size_t>(vocab));
     std::iota(ids.begin(), ids.end(), 0);
     if (excluded) std::erase(ids, *excluded);
-    std::ranges::stable_sort(ids, [row](int32_t a, int32_t b) { return row[a] > row[b]; });
+    const auto end = ids.begin() + std::min(std::ssize(ids), count);
+    std::partial_sort(ids.begin(), end, ids.end(),
+                      [row](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; });
     for (int64_t i = 0; i < count; ++i) {
       const int32_t id = i < std::ssize(ids) ? ids[static_cast<size_t>(i)] : -1;
       const int64_t at = static_cast<int64_t>(r) * count + i;

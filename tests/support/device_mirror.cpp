@@ -251,7 +251,7 @@ void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
   Mirror m(context);
   PenalizeTokensArgs a = host;
   a.logits = m.out(host.logits), a.seen = m.out(host.seen);
-  a.new_ids = m.in(host.new_ids), a.new_texts = m.in(host.new_texts), a.last_ids = m.in(host.last_ids);
+  a.new_ids = m.in(host.new_ids), a.new_texts = m.in(host.new_texts);
   a.texts = m.in(host.texts), a.penalties = m.in(host.penalties);
   cuda_ops<kSet>().penalize_tokens(a, m.context());
   m.finish();

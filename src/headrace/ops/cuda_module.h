@@ -43,7 +43,7 @@ struct CudaModule {
 // Names a layout of the structs that the program shares with the library. The list of ops is part of it; raise kLayout
 // with any other change of CudaModule, OpSet, DeviceRuntime or an Args struct.
 constexpr int32_t cuda_module_version(std::string_view ops) {
-  constexpr uint32_t kLayout = 11;
+  constexpr uint32_t kLayout = 12;
   uint32_t hash = kLayout;
   for (const char c : ops) hash = hash * 31 + static_cast<unsigned char>(c);
   return static_cast<int32_t>(hash & 0x7fffffff);
