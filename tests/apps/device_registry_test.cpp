@@ -14,14 +14,14 @@ namespace headrace {
 namespace {
 
 TEST(DeviceRegistry, EachCallOpensARuntimeOfItsOwn) {
-  const std::shared_ptr<DeviceRuntime> first = open_device("cuda"), second = open_device("cuda:0"),
+  const std::shared_ptr<DeviceRuntime> first = open_device("cuda:0"), second = open_device("cuda:0"),
                                        third = open_device("auto");
   EXPECT_EQ((std::set{first.get(), second.get(), third.get()}.size()), 3U);
   for (const auto& one : {first, second, third}) EXPECT_EQ(to_string(one->device()), "cuda:0");
 }
 
 TEST(DeviceRegistry, ARuntimeEndsWithItsLastPointer) {
-  std::shared_ptr<DeviceRuntime> one = open_device("cuda");
+  std::shared_ptr<DeviceRuntime> one = open_device("cuda:0");
   const std::weak_ptr<DeviceRuntime> watched = one;
   EXPECT_EQ(one.use_count(), 1);
   one.reset();
@@ -39,7 +39,7 @@ TEST(DeviceRegistry, ThreadsOpenUseAndCloseAtOnce) {
     sums.push_back(std::async(std::launch::async, [thread] {
       float sum = 0;
       for (int i = 0; i < 50; ++i) {
-        const std::shared_ptr<DeviceRuntime> device = open_device("cuda");
+        const std::shared_ptr<DeviceRuntime> device = open_device("cuda:0");
         const float value = static_cast<float>(thread);
         const Tensor there = Tensor::zeros(DType::kF32, {1}, *device);
         device->copy_to_device(there.data(), &value, sizeof(value));
