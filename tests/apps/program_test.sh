@@ -256,6 +256,8 @@ check "the engine's steps beside their goals" \
 admissions() { for kind in "dense cpu" "dense fake device" "hybrid cpu" "hybrid fake device"; do printf '%s,' "2 10 $kind" "2 100 $kind" "2 1000 $kind" "256 10 $kind" "256 100 $kind" "256 1000 $kind"; done; }
 check "and its admissions of prompts that are cached in part" "$(admissions)" \
   "$(sed -nE 's/^\{"name": "engine admission of 512 tokens beside ([0-9]+) running and ([0-9]+) cached texts ([a-z ]+)", "median_us": -?[0-9.]+, "goal_us": null, "reused": 384\}$/\1 \2 \3/p' "$work/engine" | tr '\n' ',')"
+check "and what a step costs more by the loop that serves many threads" "2 1 null,2 2 null,256 1 10,256 256 null," \
+  "$(sed -nE 's/^\{"name": "engine loop of ([0-9]+) running in ([0-9]+) queues dense cpu", "median_us": -?[0-9.]+, "goal_us": ([a-z0-9]+)\}$/\1 \2 \3/p' "$work/engine" | tr '\n' ',')"
 check "threads that the engine's own is not" 2 "$(status timeout 5 "$headrace" bench engine -t 2)"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"

@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "hash_model.h"
 #include "headrace/core/error.h"
+#include "llm/hash_model.h"
 #include "support/refusal.h"
 
 namespace headrace {

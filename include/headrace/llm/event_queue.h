@@ -62,7 +62,7 @@ class EventQueue {
  private:
   struct Queued {
     GenerationEvent event;
-    Source* from = nullptr;  // null: it has ended
+    Source* from = nullptr;  // null: nothing is added any more
   };
 
   bool empty() const { return news_.empty() && events_.empty(); }
