@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <future>
 #include <latch>
+#include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,10 +42,43 @@ struct Load {
   int32_t requests = 0, input_len = 0;
 };
 
+// What the requests ask for. The first one may ask for more than the others.
+struct Wanted {
+  std::string_view name = {};
+  SamplingParams params = likeliest(), first_params = params;
+  bool is_first_masked = false;
+};
+
+// Allows every second token.
+class EverySecond final : public TokenConstraint {
+ public:
+  void fill(std::span<uint32_t> bits) override { std::ranges::fill(bits, 0x55555555U); }
+  void accept(int32_t /*id*/) override {}
+};
+
+std::vector<Wanted> measured() {
+  const SamplingParams likely = likeliest();
+  SamplingParams drawn = likely, counted = likely, biased = likely;
+  drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
+  SamplingParams penalised = drawn;
+  penalised.repetition_penalty = 1.05F;
+  counted.frequency_penalty = 0.1F;
+  biased.logit_bias = {{7, 1.5F}};
+  return {{.name = ""},
+          {.name = " drawn", .params = drawn},
+          {.name = " drawn penalised", .params = penalised},
+          {.name = " counted", .params = counted},
+          {.name = " one biased", .params = likely, .first_params = biased},
+          {.name = " one masked", .params = likely, .is_first_masked = true}};
+}
+
 // Adds requests and runs steps until all of them decode.
-void begin_decoding(Engine& engine, const ModelInfo& info, const Load& load, const SamplingParams& params) {
+void begin_decoding(Engine& engine, const ModelInfo& info, const Load& load, const Wanted& wanted) {
   for (int32_t r = 0; r < load.requests; ++r) {
-    engine.add(random_prompt(info, load.input_len, static_cast<uint64_t>(r)), params);
+    EngineRequest request{.prompt = random_prompt(info, load.input_len, static_cast<uint64_t>(r)),
+                          .params = r == 0 ? wanted.first_params : wanted.params};
+    if (r == 0 && wanted.is_first_masked) request.constraint = std::make_shared<EverySecond>();
+    engine.add(std::move(request));
   }
   for (int32_t started = 0; started < load.requests;) {
     for (const StepOutput& out : throw_if_failed(engine.step())) started += out.num_forwards == 1 ? 1 : 0;
@@ -69,8 +105,8 @@ class DecodeStep {
 };
 
 // Median seconds of a step in which every request decides a token.
-double step_seconds(Engine& engine, const ModelInfo& info, const Load& load, const SamplingParams& params) {
-  begin_decoding(engine, info, load, params);
+double step_seconds(Engine& engine, const ModelInfo& info, const Load& load, const Wanted& wanted) {
+  begin_decoding(engine, info, load, wanted);
   DecodeStep step(engine, load);
   const double seconds = bench::median_seconds(kBatchOutput / 2, [&step] { step(); });
   step.require_all_decided();
@@ -104,7 +140,7 @@ class Arrival {
 double tokens_per_s(const LLM& llm, const Load& load, Meetings& meetings) {
   Arrival decodes(meetings.all_decode), measured(meetings.all_measured);
   Engine engine(llm.model(), batch_config(llm, load.requests, load.input_len));
-  begin_decoding(engine, llm.model_info(), load, likeliest());
+  begin_decoding(engine, llm.model_info(), load, {});
   decodes.arrive();
   meetings.all_decode.wait();
   constexpr int kSteps = kBatchOutput / 2;
@@ -145,18 +181,13 @@ void require_decodes_tokens(const ModelInfo& info) {
 void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
   require_decodes_tokens(llm.model_info());
   Engine engine(llm.model(), batch_config(llm, requests, input_len));
-  const SamplingParams likely = likeliest();
-  SamplingParams drawn = likely;
-  drawn.temperature = 0.7F, drawn.top_k = 20, drawn.top_p = 0.95F, drawn.seed = 1;
-  SamplingParams penalised = drawn;
-  penalised.repetition_penalty = 1.05F;
-  for (const SamplingParams& params : {likely, drawn, penalised}) {
+  for (const Wanted& wanted : measured()) {
     const ModelInfo& info = llm.model_info();
-    const double seconds = step_seconds(engine, info, {requests, input_len}, params);
+    const double seconds = step_seconds(engine, info, {requests, input_len}, wanted);
     write_out(fmt::format(
-        "{{\"name\": \"model decode batch {}{}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
-        requests, params.temperature > 0 ? " drawn" : "", params.repetition_penalty == 1 ? "" : " penalised",
-        info.architecture, name_of(info.dtype), to_string(llm.device()), seconds, requests / seconds));
+        "{{\"name\": \"model decode batch {}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
+        requests, wanted.name, info.architecture, name_of(info.dtype), to_string(llm.device()), seconds,
+        requests / seconds));
   }
 }
 

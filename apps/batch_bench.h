@@ -8,7 +8,8 @@
 namespace headrace::app {
 
 // Prints the seconds of a decode step of so many requests behind prompts of `input_len` tokens, and their tokens in a
-// second: first with the most likely token of each, then with tokens drawn (temperature 0.7, top-k 20, top-p 0.95).
+// second: with the most likely token of each; drawn (temperature 0.7, top-k 20, top-p 0.95); drawn with a repetition
+// penalty; counted, with a frequency penalty; with a bias, and with a bitmask, on one request alone.
 // Error kInvalidArgument for a model that denoises, kOutOfMemory when the keys and states of so many do not fit.
 void bench_batch(LLM& llm, int32_t requests, int32_t input_len);
 

@@ -131,6 +131,15 @@ std::string threshold_json(std::optional<float> threshold) {
   return std::isinf(*threshold) ? R"("inf")" : fmt::format("{:g}", *threshold);
 }
 
+// As OpenAI's API takes them.
+std::string biases_json(const std::vector<LogitBias>& biases) {
+  std::vector<std::string> all;
+  for (const auto& [id, bias] : biases) {
+    all.push_back(fmt::format(R"("{}": {})", id, std::isinf(bias) ? R"("-inf")" : fmt::format("{:g}", bias)));
+  }
+  return fmt::format("{{{}}}", fmt::join(all, ", "));
+}
+
 std::string_view text_of(SamplingParams::EndOfText end) {
   using EndOfText = SamplingParams::EndOfText;
   return end == EndOfText::kStops ? "stops" : end == EndOfText::kIgnored ? "ignored" : "banned";
@@ -176,17 +185,18 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       R"({{"text": {}, "ids": [{}], {}"finish_reason": "{}", "truncated": {}, "usage": {{"prompt_tokens": {}, "completion_tokens": {}}}, )"
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
-      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "seed": {}, "end_tokens": "{}", "stop_token_ids": [{}]}}, "decoding": {}, )"
+      R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "presence_penalty": {:g}, "frequency_penalty": {:g}, "logit_bias": {}, "min_tokens": {}, "seed": {}, "end_tokens": "{}", "stop_token_ids": [{}]}}, "decoding": {}, )"
       R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
       name_of(c.finish_reason), c.finish_reason == FinishReason::kContext, c.prompt_ids.size(), c.num_visible,
       t.device_start_s, t.load_s, t.first_token_s, t.total_s,
       decoded > 0 ? fmt::format("{:.1f}", static_cast<double>(decoded) / decode_s) : "null", c.num_forwards,
-      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.seed.value_or(0),
-      text_of(p.end_of_text), fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding),
-      llm.model_info().architecture, o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy,
-      to_string(llm.device()), json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
+      c.tokens_per_forward(), p.temperature, p.top_k, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty,
+      p.frequency_penalty, biases_json(p.logit_bias), p.min_tokens, p.seed.value_or(0), text_of(p.end_of_text),
+      fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding), llm.model_info().architecture,
+      o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
+      json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
       name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
       llm.engine().counters().steps);
 }

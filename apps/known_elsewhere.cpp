@@ -34,7 +34,6 @@ constexpr std::string_view kMemoryShare = "--kv-cache-memory-bytes is the memory
 constexpr std::string_view kNoGrammar = "a grammar cannot constrain the output";
 constexpr std::string_view kStop = "--stop TEXT ends the output";
 constexpr std::string_view kDrawn = "tokens are drawn by --temperature, --top-k, --top-p and --min-p";
-constexpr std::string_view kPenalty = "--repetition-penalty is the penalty of repeated tokens";
 constexpr std::string_view kRope = "positions are scaled as config.json says";
 constexpr std::string_view kThreads = "-t is the number of threads for prompts, too";
 constexpr std::string_view kAdapter = "--adapter takes the directory of a LoRA";
@@ -222,15 +221,12 @@ const Table& sentences() {
       {"--top-n-sigma", kDrawn},
       {"--num-beams", kDrawn},
       {"--gumbel", kDrawn},
-      {"--presence-penalty", kPenalty},
-      {"--frequency-penalty", kPenalty},
       {"--repeat-last-n", "--repetition-penalty counts the tokens of the whole text"},
       {"--color", "leave it out: blocks that are denoised on a terminal are coloured without it"},
       {"--stream", "leave it out: text comes as it is made"},
       {"--do-sample", "tokens are drawn where --temperature is above 0"},
       {"--n", "a command makes one text; another --seed draws another one"},
       {"--num-return-sequences", "a command makes one text; another --seed draws another one"},
-      {"--logit-bias", "no token has a bias; --ban-end-tokens bans those that end a text"},
       {"--n-probs", "--logprobs, with --json, adds each token's log-probability"},
       {"--max-length", kWholeLength},
       {"--no-display-prompt", "leave it out: the prompt is not printed"},
@@ -279,6 +275,7 @@ const Table& same_options() {
       {"--max-new-tokens", "--max-tokens"},
       {"--max-completion-tokens", "--max-tokens"},
       {"--max-gen-length", "--max-tokens"},
+      {"--min-new-tokens", "--min-tokens"},
       {"--gen-length", "--max-tokens"},
       {"--gen-len", "--max-tokens"},
       {"--num-predict", "--max-tokens"},

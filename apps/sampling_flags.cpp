@@ -1,10 +1,57 @@
 #include "sampling_flags.h"
 
+#include <charconv>
 #include <limits>
+#include <optional>
 
 #include "option_values.h"
 
 namespace headrace::app {
+namespace {
+
+template <class T>
+bool reads(std::string_view text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// "15+2.5", "15-2.5" or "15-inf", as llama.cpp writes them.
+std::optional<LogitBias> bias_of(std::string_view text) {
+  const size_t sign = text.find_first_of("+-");
+  if (sign == std::string_view::npos) return std::nullopt;
+  const std::string_view number = text.substr(sign + 1);
+  LogitBias one;
+  if (number.starts_with('-') || !reads(text.substr(0, sign), one.id) || !reads(number, one.bias)) return std::nullopt;
+  if (text[sign] == '-') one.bias = -one.bias;
+  return one;
+}
+
+CLI::Validator bias() {
+  const std::string expected = "a token id and its bias, as 15+2.5 or 15-inf";
+  return {[expected](const std::string& text) {
+            return bias_of(text) ? std::string() : "is '" + text + "', expected " + expected;
+          },
+          expected};
+}
+
+void add_penalty_flags(CLI::App& app, SamplingParams& params) {
+  app.add_option("--presence-penalty", params.presence_penalty,
+                 "subtract this from the logits of tokens that the output has; -2 to 2")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", params.frequency_penalty,
+                 "subtract this for each time that the output has the token; -2 to 2")
+      ->capture_default_str();
+  const auto add = [&params](const std::vector<std::string>& biases) {
+    for (const std::string& text : biases) params.logit_bias.push_back(*bias_of(text));
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "-l,--logit-bias", add,
+         "add a number from -100 to 100, or -inf, to a token's logit; may be given several times")
+      ->check(bias())
+      ->allow_extra_args(false);
+}
+
+}  // namespace
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   const auto of_model = [](const std::string& what, const char* otherwise) {
@@ -17,6 +64,8 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
           integer_in(0, kUntilFull,
                      "an integer from 1 to 1073741824, 0 (reads the prompt alone) or -1 (until the context is full)"))
       ->capture_default_str();
+  app.add_option("--min-tokens", f.params.min_tokens, "before so many new tokens, choose none that ends the output")
+      ->capture_default_str();
   app.add_option("--temperature,--temp", f.temperature, of_model("randomness; 0: always the most likely token", "1"));
   app.add_option("--top-k", f.top_k, of_model("draw from the N most likely tokens; 0: from all", "0"));
   app.add_option("--top-p", f.top_p,
@@ -25,6 +74,7 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
                  of_model("draw from tokens with at least this share of the likeliest one's probability", "0"));
   app.add_option("--repetition-penalty", f.repetition_penalty,
                  of_model("above 1: tokens that occurred become less likely", "1"));
+  add_penalty_flags(app, f.params);
   app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens; -1: another seed each time")
       ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max(),
                                    "an integer from 0 to 18446744073709551615, or -1 (another one each time)"))

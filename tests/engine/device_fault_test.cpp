@@ -131,13 +131,13 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
   ScarceRuntime scarce;
   ModelRunner runner(model, {.runtime = &scarce, .num_pages = 1, .page_size = 16});
   constexpr int32_t kRows = 200;
-  const std::vector<TokenDraw> draws(kRows);
+  const std::vector<SampleSpot> spots(kRows);
   ForwardBatch batch{.mode = ForwardMode::kExtend};
   batch.attn.spans = {{.q_len = kRows}};
   for (int32_t row = 0; row < kRows; ++row) batch.logits_rows.push_back(row);
   const auto refused = testing_support::refusal_of([&] {
     runner.launch(batch);
-    runner.choose({.choice = TokenChoice{.vocab = 8, .draws = draws}});
+    runner.choose({.choice = TokenChoice{.vocab = 8, .spots = spots}});
   });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(

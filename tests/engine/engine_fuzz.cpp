@@ -3,6 +3,7 @@
 // the request is told alone, to the bit of its probabilities.
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 #include <map>
 
 #include "engine/strategy_pairs.h"
@@ -20,9 +21,10 @@ constexpr int32_t kPage = 16, kMostSteps = 5000;
 
 struct Traffic {
   Request request;
-  int32_t first_step = 0;             // after which it comes
-  std::optional<size_t> goes_on;      // behind the prompt and the answer, as far as it is there, of an earlier one
-  std::optional<size_t> gives_up_at;  // tokens
+  std::optional<uint64_t> constraint;  // its seed
+  int32_t first_step = 0;              // after which it comes
+  std::optional<size_t> goes_on;       // behind the prompt and the answer, as far as it is there, of an earlier one
+  std::optional<size_t> gives_up_at;   // tokens
   std::optional<size_t> preempted_at;
 };
 
@@ -33,6 +35,20 @@ struct Case {
   EngineConfig config;
   std::vector<int32_t> eos_ids;  // besides the model's
   std::vector<Traffic> traffic;
+};
+
+// Allows about two thirds of the ids, others after each token.
+class Drawn final : public TokenConstraint {
+ public:
+  explicit Drawn(uint64_t seed) : state_(seed) {}
+  void fill(std::span<uint32_t> bits) override {
+    Random random(state_);
+    for (uint32_t& word : bits) word = static_cast<uint32_t>(random.next() | (random.next() & random.next()));
+  }
+  void accept(int32_t id) override { state_ = Random(state_ + static_cast<uint64_t>(id)).next(); }
+
+ private:
+  uint64_t state_;
 };
 
 struct Answer {
@@ -118,12 +134,24 @@ DecodingParams draw_decoding(Random& random, const Pair& pair, DecodingParams d)
   return published ? draw_published_loop(random, pair, d) : d;
 }
 
+void draw_changes(Random& random, SamplingParams& params) {
+  params.presence_penalty = pick(random, {0.0f, 0.0f, 1.5f, -0.5f});
+  params.frequency_penalty = pick(random, {0.0f, 0.0f, 0.4f});
+  if (random.below(4) == 0) params.min_tokens = between(random, 0, params.max_tokens);
+  const float most = pick(random, {3.0f, 100.0f});
+  for (int32_t id = 6; id < 250 && random.below(4) == 0; id += between(random, 1, 90)) {
+    params.logit_bias.push_back({id, pick(random, {most, -most, 0.5f, -std::numeric_limits<float>::infinity()})});
+  }
+  if (random.below(4) == 0) params.stop_token_ids = {between(random, 6, 200), between(random, 6, 200)};
+}
+
 SamplingParams draw_params(Random& random, const Pair& pair, int32_t most) {
   SamplingParams params = greedy(between(random, 1, most), pick(random, {0.02f, 0.1f, 0.5f}));
   using EndOfText = SamplingParams::EndOfText;
   params.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
   if (random.below(2) == 0) params.temperature = 0.9f, params.seed = random.next() % 1000;
   params.repetition_penalty = pick(random, {1.0f, 1.0f, 1.2f});
+  draw_changes(random, params);
   params.decoding = draw_decoding(random, pair, params.decoding);
   if (!is_causal(pair)) return params;
   params.decoding = {};
@@ -154,6 +182,7 @@ Case draw(uint64_t seed, const std::string& backend) {
   for (int32_t i = between(random, 2, 8), step = 0; i > 0; --i) {
     Traffic one{.request = {draw_prompt(random, context / 2), {}}, .first_step = step};
     one.request.params = draw_params(random, c.pair, 40);
+    if (causal && random.below(4) == 0) one.constraint = random.next();
     if (random.below(4) == 0) one.gives_up_at = static_cast<size_t>(between(random, 0, 20));
     if (random.below(2) == 0) one.preempted_at = static_cast<size_t>(between(random, 0, 20));
     if (!c.traffic.empty() && random.below(3) == 0)
@@ -199,7 +228,9 @@ std::vector<Answer> answers_of(const Model& model, const EngineConfig& config, s
         const std::vector<int32_t> text = text_so_far(traffic[*one.goes_on], answers[*one.goes_on], room);
         prompt.insert(prompt.begin(), text.begin(), text.end());
       }
-      who[engine.add(prompt, one.request.params)] = next;
+      EngineRequest request{.prompt = prompt, .params = one.request.params};
+      if (one.constraint) request.constraint = std::make_shared<Drawn>(*one.constraint);
+      who[engine.add(std::move(request))] = next;
     }
     for (const StepOutput& out : engine.step()) {
       Answer& answer = answers[who.at(out.sequence_id)];
@@ -261,7 +292,7 @@ void check(Case c, const OpSet& ops, DeviceRuntime* device) {
   alone.runner.max_tokens = 256;
   const std::vector<Answer> together = answers_of(model, c.config, c.traffic);
   for (size_t i = 0; i < c.traffic.size(); ++i) {
-    std::vector<Traffic> one = {{.request = c.traffic[i].request}};
+    std::vector<Traffic> one = {{.request = c.traffic[i].request, .constraint = c.traffic[i].constraint}};
     expect_same(together[i], answers_of(model, alone, one).front(), c.traffic[i], i);
   }
 }

@@ -233,11 +233,15 @@ RC_GTEST_PROP(Engine, OutputsDoNotDependOnWhatElseRunsAndNothingLeaks, ()) {
 }
 
 // A device's statistics are of the model's distribution.
-TEST(ScheduledStep, ScoresOfWhatFiltersLeaveAreReadOnTheHost) {
+TEST(ScheduledStep, IsReadOnTheHostForGuidanceCandidatesAndScoresOfWhatFiltersLeave) {
   Sequence s{.params = {.temperature = 0.7f}, .scores_of = ScoresOf::kFiltered};
   EXPECT_FALSE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
   s.scores_of = ScoresOf::kModel;
+  s.params.end_of_text = SamplingParams::EndOfText::kBanned, s.params.decoding.copy_penalty = 1;
   EXPECT_TRUE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
+  EXPECT_FALSE((ScheduledStep{.sequence = &s, .plan = {.num_candidates = 1}}.device_reads()));
+  s.params.decoding.cfg_scale = 1;
+  EXPECT_FALSE((ScheduledStep{.sequence = &s, .plan = {}}.device_reads()));
 }
 
 }  // namespace

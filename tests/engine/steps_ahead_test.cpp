@@ -185,7 +185,6 @@ TEST_P(StepsAheadOf, ARequestEndsByATokenAndItsStateAndTextAreKept) {
   }
 }
 
-// A step that is queued ahead is read where the model runs, which bans nothing.
 TEST_P(StepsAheadOf, BannedEndTokensAreChosenByNoStep) {
   std::vector<int32_t> eos_ids;
   const auto run = [&](StepsAhead ahead, SamplingParams::EndOfText end_of_text) {
@@ -209,10 +208,11 @@ TEST_P(StepsAheadOf, BannedEndTokensAreChosenByNoStep) {
   }
 }
 
-// By the tokens that the host has not read either.
+// Also the one that a step before it, which is in flight, decides.
 TEST_P(StepsAheadOf, PenaltiesKnowAllTokens) {
   const auto penalised = [](SamplingParams params, float penalty) {
     params.repetition_penalty = penalty;
+    params.presence_penalty = penalty - 1, params.frequency_penalty = 1 - penalty / 2;
     return params;
   };
   const Events events = [&](Engine& engine, int32_t step) {
@@ -232,6 +232,63 @@ TEST_P(StepsAheadOf, PenaltiesKnowAllTokens) {
   std::set<int32_t> free_ids;
   for (const SampledToken& token : free.tokens.at(1)) free_ids.insert(token.id);
   EXPECT_GT(ids.size(), free_ids.size()) << "fewer repetitions";
+}
+
+// Allows the ids that the sum of the tokens so far chooses: every fourth.
+class BySum final : public TokenConstraint {
+ public:
+  static bool allows(int64_t sum, int32_t id) { return (sum + id) % 4 == 0; }
+  void fill(std::span<uint32_t> bits) override {
+    for (size_t word = 0; word < bits.size(); ++word) {
+      bits[word] = 0;
+      for (int32_t i = 0; i < 32; ++i) bits[word] |= allows(sum_, static_cast<int32_t>(word) * 32 + i) ? 1u << i : 0;
+    }
+  }
+  void accept(int32_t id) override { sum_ += id; }
+
+ private:
+  int64_t sum_ = 0;
+};
+
+TEST_P(StepsAheadOf, ConstraintsKnowAllTokens) {
+  const Events events = [](Engine& engine, int32_t step) {
+    const auto add = [&engine](int32_t length, int32_t seed, const SamplingParams& params) {
+      engine.add({.prompt = prompt_of(length, seed), .params = params, .constraint = std::make_shared<BySum>()});
+    };
+    if (step == 0) add(20, 0, likely(40)), add(5, 1, drawn(30, 7));
+    if (step == 3) engine.add(prompt_of(33, 2), likely(20));
+    if (step == 8) add(12, 3, drawn(25, 8));  // waits for a place
+    if (step == 6 || step == 14) {
+      EXPECT_EQ(engine.runner().num_in_flight(), engine.config().steps_ahead == StepsAhead::kNever ? 0u : 1u);
+    }
+  };
+  expect_both_alike(3, events);
+  const auto model = network();
+  const Outcome result = outcome(*model, StepsAhead::kAlways, 3, events);
+  for (const int64_t id : {1, 2, 4}) {
+    int64_t sum = 0;
+    for (const SampledToken& token : result.tokens.at(id)) {
+      EXPECT_TRUE(BySum::allows(sum, token.id)) << "token " << token.id << " of request " << id;
+      sum += token.id;
+    }
+  }
+}
+
+TEST_P(StepsAheadOf, BiasesAndLeastTokensAreThoseOfEachRequest) {
+  const Events events = [](Engine& engine, int32_t step) {
+    SamplingParams biased = likely(40), early = drawn(30, 7);
+    biased.logit_bias = {{9, -std::numeric_limits<float>::infinity()}, {21, 3}, {200, 100}};
+    early.stop_token_ids = {6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, early.min_tokens = 25;
+    if (step == 0) engine.add(prompt_of(20), biased), engine.add(prompt_of(5, 1), early);
+    if (step == 6) engine.add(prompt_of(33, 2), likely(25));
+  };
+  expect_both_alike(3, events);
+  const Outcome result = outcome(*network(), StepsAhead::kAlways, 3, events);
+  for (const SampledToken& token : result.tokens.at(1)) {
+    EXPECT_EQ(token.id, 200);
+    EXPECT_LT(token.logprob, 0) << "that of the model";
+  }
+  EXPECT_GE(result.tokens.at(2).size(), 25u);
 }
 
 TEST_P(StepsAheadOf, RequestsComeGoAndWait) {

@@ -280,14 +280,64 @@ TEST(Sampler, WhatIsBannedIsNeverChosenAndHasNoShare) {
   EXPECT_EQ(counts.size(), 3u);
 }
 
-TEST(SamplingParams, SayWhetherTheHostAloneChangesTheLogits) {
-  EXPECT_FALSE(SamplingParams{}.changes_logits());
-  EXPECT_FALSE(
-      (SamplingParams{.temperature = 0.5f, .end_of_text = SamplingParams::EndOfText::kIgnored}.changes_logits()));
-  EXPECT_FALSE(SamplingParams{.repetition_penalty = 1.1f}.changes_logits());
-  EXPECT_TRUE((SamplingParams{.decoding = {.copy_penalty = 1}}.changes_logits()));
-  EXPECT_TRUE((SamplingParams{.decoding = {.cfg_scale = 1}}.changes_logits()));
-  EXPECT_TRUE(SamplingParams{.end_of_text = SamplingParams::EndOfText::kBanned}.changes_logits());
+// The inverse of an addition of 100 has few of a logit's bits left.
+TEST(Sampler, LogProbabilitiesOfBiasedTokensAreTheModelsToTheBit) {
+  const std::vector<float> row = {0.1f, -3.3f, 1.7f, 2.9f};
+  const std::vector<int32_t> history = {0, 1, 1};
+  TokenCounts counts;
+  counts.update(history, 3, {});
+  const SampledToken likely = pick(row, {.temperature = 0});
+  for (const int32_t id : {0, 1}) {
+    const SamplingParams params{
+        .temperature = 0, .repetition_penalty = 1.7f, .presence_penalty = 0.3f, .logit_bias = {{id, 100}}};
+    const SampledToken t = pick(row, params, {.history = history, .temperature = 0.3f, .output_counts = &counts});
+    EXPECT_EQ(t.id, id);
+    EXPECT_EQ(t.logprob, row[static_cast<size_t>(id)] - row[3] + likely.logprob);
+    EXPECT_EQ(t.best_model_logprob, t.logprob);
+    EXPECT_GT(t.confidence, 0.99f);
+  }
+}
+
+TEST(Sampler, CountsLowerTokensOfTheOutputByHowOftenTheyOccur) {
+  TokenCounts counts;
+  counts.update(std::vector<int32_t>{1, 2, 2, 2}, 4, {});
+  const SampleSpot spot{.output_counts = &counts};
+  const std::vector<float> row = {0, 1, 1.8f};
+  EXPECT_EQ(pick(row, {.temperature = 0}, spot).id, 2);
+  EXPECT_EQ(pick(row, {.temperature = 0, .frequency_penalty = 0.5f}, spot).id, 1) << "1.8 - 1.5 and 1 - 0.5";
+  EXPECT_EQ(pick(row, {.temperature = 0, .presence_penalty = 1.9f}, spot).id, 0);
+  EXPECT_EQ(pick(row, {.temperature = 0, .presence_penalty = 1.5f, .frequency_penalty = -0.5f}, spot).id, 2);
+}
+
+TEST(Sampler, WhatIsNotAllowedIsNeverChosen) {
+  std::vector<float> row(70);
+  for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(i % 7);
+  const std::vector<uint32_t> allowed = {1u << 9, 0, 1u << 3};  // 9 and 67
+  const SampledToken t = pick(row, {.temperature = 0}, {.allowed_bits = allowed});
+  EXPECT_EQ(t.id, 67);
+  EXPECT_NEAR(t.confidence, std::exp(4.0) / (std::exp(4.0) + std::exp(2.0)), 1e-6);
+  std::map<int32_t, int> counts;
+  for (int64_t position = 0; position < 100; ++position) {
+    ++counts[pick(row, {.temperature = 3}, {.position = position, .allowed_bits = allowed}).id];
+  }
+  EXPECT_EQ(counts.size(), 2u);
+  EXPECT_EQ(counts.count(9), 1u);
+}
+
+TEST(Sampler, SaysThatTheChangesLeaveNoToken) {
+  const std::vector<int32_t> banned = {0, 1, 2};
+  for (const float temperature : {0.0f, 1.0f}) {
+    const SampledToken t = pick({1, 2, 3}, {.temperature = temperature}, {.banned_ids = banned});
+    EXPECT_TRUE(t.none_left);
+    EXPECT_FALSE(t.is_valid());
+    EXPECT_TRUE(t.id >= 0 && t.id < 3);
+    EXPECT_FALSE(pick({1, 2, std::nanf("")}, {.temperature = temperature}, {.banned_ids = banned}).none_left);
+  }
+  const Tensor padded(DType::kF32, {1, 4});  // tokens and a column that is none
+  for (int64_t i = 0; i < 4; ++i) set_element(padded, i, 1);
+  const SamplingParams greedy{.temperature = 0};
+  const SampleSpot spot{.params = &greedy, .banned_ids = banned};
+  EXPECT_TRUE(Sampler(cpu::select_kernel_set(), {}, 3).sample(padded, {&spot, 1}).front().none_left);
 }
 
 class RowsWithoutNumbers : public testing::Test {
@@ -391,6 +441,27 @@ TEST(SamplingParams, RefusesValuesOutOfRangeByName) {
   EXPECT_EQ(refusal({.decoding = {.schedule = Schedule::kReference, .remask_threshold = 0.5f}}),
             "remask_threshold is 0.5, expected none with the schedule 'reference'");
   EXPECT_EQ(refusal({.stop = {""}}), "stop: a stop text is empty");
+  EXPECT_EQ(refusal({.max_tokens = 4, .min_tokens = 4}), "");
+  EXPECT_EQ(refusal({.max_tokens = 4, .min_tokens = 5}), "min_tokens is 5, expected 0 to 4");
+  EXPECT_EQ(refusal({.min_tokens = -1}), "min_tokens is -1, expected 0 to 256");
+  EXPECT_EQ(refusal({.presence_penalty = 2, .frequency_penalty = -2}), "");
+  EXPECT_EQ(refusal({.presence_penalty = 2.5f}), "presence_penalty is 2.5, expected -2 to 2");
+  EXPECT_EQ(refusal({.frequency_penalty = std::nanf("")}), "frequency_penalty is nan, expected -2 to 2");
+  EXPECT_EQ(refusal({.top_logprobs = 129}), "top_logprobs is 129, expected 0 to 128");
+  EXPECT_EQ(refusal({.prompt_logprobs = -1}), "prompt_logprobs is -1, expected 0 to 128");
+}
+
+TEST(SamplingParams, RefusesBiasesByTheirTokens) {
+  const auto refusal = [](const std::vector<LogitBias>& biases) {
+    return testing_support::refusal_of([&] { validate({.logit_bias = biases}); }).sentence;
+  };
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(refusal({{7, 100}, {3, -100}, {0, -kInf}, {4, 0}}), "");
+  EXPECT_EQ(refusal({{7, 1}, {3, 1}, {7, 2}}), "logit_bias is given twice for token 7, expected once");
+  EXPECT_EQ(refusal({{-2, 1}}), "logit_bias is for token -2, expected 0 or more");
+  EXPECT_EQ(refusal({{7, 100.5f}}), "logit_bias is 100.5 for token 7, expected -100 to 100, or -inf");
+  EXPECT_EQ(refusal({{7, kInf}}), "logit_bias is inf for token 7, expected -100 to 100, or -inf");
+  EXPECT_EQ(refusal({{7, std::nanf("")}}), "logit_bias is nan for token 7, expected -100 to 100, or -inf");
 }
 
 // B13: `--accept leftmost --threshold 0.5` kept one token per pass and did not say why.

@@ -46,7 +46,7 @@ class DeviceRuntime {
   virtual void fill_zero(void* memory, size_t bytes) = 0;
   virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
   virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;
-  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;  // `to` may be from allocate_shared()
+  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;  // both may be from allocate_shared()
   // Copies `rows` rows of `bytes` bytes, which begin `stride` bytes apart on both sides.
   virtual void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows);
   virtual void synchronize() = 0;

@@ -23,10 +23,11 @@ struct SampledToken {
   float best_logprob = 0;        // of kModel's distribution
   float best_model_logprob = 0;  // in the distribution of `logprob`
   double order = 0;              // in [0, 1), from seed, position and step; Rule::kRandom ranks by it
+  bool none_left = false;        // biases, bans and a constraint forbid every token; the token is not valid
 
   // Returns false if a logit of the row was NaN, or its largest infinite, in one of the two distributions. The fields
-  // then mean nothing, but the ids are in the vocabulary.
-  bool is_valid() const { return !std::isnan(logprob) && !std::isnan(best_logprob); }
+  // but none_left then mean nothing, and the ids are in the vocabulary.
+  bool is_valid() const { return !none_left && !std::isnan(logprob) && !std::isnan(best_logprob); }
 };
 
 // A token and its natural log-probability in the model's distribution.

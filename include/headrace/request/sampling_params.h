@@ -15,20 +15,24 @@ struct LogitBias {
   float bias = 0;  // -infinity: the token is never chosen
 };
 
+// The most of top_logprobs and prompt_logprobs: what a device finds in one pass (TopTokensArgs).
+inline constexpr int32_t kMostLogprobs = 128;
+
 struct SamplingParams {
   int32_t max_tokens = 256;
-  int32_t min_tokens = 0;        // before so many, no end token and none of stop_token_ids is chosen
+  int32_t min_tokens = 0;        // before so many, no token is chosen that ends the output
   float temperature = 1;         // 0: the most likely token
   int32_t top_k = 0;             // 0: all
   float top_p = 1, min_p = 0;    // shares of probability
   float repetition_penalty = 1;  // divides positive and multiplies negative logits of tokens that occurred
-  // Subtracted from the logits of tokens of the output so far: once; for each time that the token occurs.
+  // Subtracted from the logits of tokens of the output so far: once; for each time that the token occurs. -2 to 2.
   float presence_penalty = 0, frequency_penalty = 0;
-  std::vector<LogitBias> logit_bias;    // each id at most once
+  std::vector<LogitBias> logit_bias;    // each id at most once; biases -100 to 100 or -infinity
   std::optional<uint64_t> seed;         // absent: AsyncLLM draws one; an engine takes 0
   std::vector<std::string> stop;        // stop texts; not part of the output
   std::vector<int32_t> stop_token_ids;  // stop tokens besides the model's end tokens, in every mode of end_of_text
-  // Likeliest tokens to report with each token, with their log-probabilities.
+  // Likeliest tokens to report with each token, with their log-probabilities. This and the next one expect a strategy
+  // that decides one token at a time.
   int32_t top_logprobs = 0;
   // Log-probability of each prompt token but the first, and so many of the likeliest in its place. The prompt then
   // takes nothing from the prefix cache. Absent: none.
@@ -40,10 +44,6 @@ struct SamplingParams {
     kIgnored,  // ordinary tokens
     kBanned,   // never chosen: logits set to -inf first
   } end_of_text = EndOfText::kStops;
-
-  // Returns true if the logits are changed by more than a temperature and the repetition penalty. Only the host applies
-  // such changes.
-  bool changes_logits() const;
 };
 
 // Error kInvalidArgument names the field, the value and what is expected.

@@ -5,8 +5,9 @@
 
 namespace headrace {
 
-// The state of one request. The engine calls it, on one thread, in the order of the request's tokens. A call that
-// throws ends the request alone, with that error.
+// The state of one request, whose strategy decides one token at a time. The engine calls it, on one thread: fill()
+// before each token, when all before it are accepted, and again if the step is repeated. A call that throws ends the
+// request alone, with that error.
 class TokenConstraint {
  public:
   TokenConstraint() = default;
@@ -15,7 +16,7 @@ class TokenConstraint {
   virtual ~TokenConstraint() = default;
 
   // Sets bit i % 32 of word i / 32 for each token i that may come next, and clears the others. `bits` has a bit for
-  // each id that the engine may choose. At least one must be set.
+  // each id that the engine may choose. If none is set, or biases and bans forbid them, the request ends with an error.
   virtual void fill(std::span<uint32_t> bits) = 0;
   // Tells the token that came.
   virtual void accept(int32_t id) = 0;

@@ -5,6 +5,7 @@
 #include "headrace/core/error.h"
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/decoding/reference_loop.h"
+#include "headrace/ops/top_tokens.h"
 #include "headrace/sampling/acceptance.h"
 
 namespace headrace {
@@ -13,6 +14,28 @@ namespace {
 void check_guidance(const DecodingParams& params, const DiffusionInfo& info) {
   HR_REQUIRE(params.cfg_scale == 0 || info.guidance != DiffusionInfo::Guidance::kNone, ErrorCode::kInvalidArgument,
              "cfg_scale is ", params.cfg_scale, ", expected 0 with this model, whose published loop has no guidance");
+}
+
+void check_ids(const SamplingParams& params, int32_t vocab, std::string_view otherwise) {
+  for (const int32_t id : params.stop_token_ids) {
+    HR_REQUIRE(id < vocab, ErrorCode::kInvalidArgument, "stop_token_ids: ", id, otherwise, vocab);
+  }
+  for (const LogitBias& one : params.logit_bias) {
+    HR_REQUIRE(one.id < vocab, ErrorCode::kInvalidArgument, "logit_bias: ", one.id, otherwise, vocab);
+  }
+}
+
+// A pass of the other strategies decides several tokens of a text, each as if it did not know the others.
+bool decides_in_order(std::string_view strategy) { return strategy == "autoregressive"; }
+
+void check_logprobs(const SamplingParams& params, std::string_view strategy) {
+  static_assert(kMostLogprobs == TopTokensArgs::kMostTokens);
+  if (decides_in_order(strategy)) return;
+  HR_REQUIRE(params.top_logprobs == 0, ErrorCode::kInvalidArgument, "top_logprobs is ", params.top_logprobs,
+             ", expected 0 with the strategy '", strategy, "', which decides several tokens in a pass");
+  HR_REQUIRE(!params.prompt_logprobs, ErrorCode::kInvalidArgument, "prompt_logprobs is ",
+             params.prompt_logprobs.value_or(0), ", expected none with the strategy '", strategy,
+             "', whose prompts do not predict the next token");
 }
 
 }  // namespace
@@ -42,16 +65,24 @@ void check_params(const SamplingParams& params, std::string_view strategy, const
   validate(params);
   HR_REQUIRE(params.end_of_text != SamplingParams::EndOfText::kBanned || !model.eos_ids.empty(),
              ErrorCode::kInvalidArgument, "end tokens are banned, but the model names none");
-  for (const int32_t id : params.stop_token_ids) {
-    HR_REQUIRE(id < model.vocab_size, ErrorCode::kInvalidArgument, "stop_token_ids: ", id,
-               " is outside the model's vocabulary of ", model.vocab_size);
-  }
+  check_ids(params, model.vocab_size, " is outside the model's vocabulary of ");
+  check_logprobs(params, strategy);
   refuse_unread(strategy, asked_options(params.decoding));
   if (!model.diffusion) return;
   check_reference(params.decoding, *model.diffusion);
   check_threshold(params.decoding, *model.diffusion);
   check_semi_complete(params.decoding, *model.diffusion);
   check_guidance(params.decoding, *model.diffusion);
+}
+
+void check_chosen_ids(const SamplingParams& params, int32_t vocab) {
+  check_ids(params, vocab, " is never chosen: the tokenizer has ids below ");
+}
+
+void check_constraint(std::string_view strategy) {
+  HR_REQUIRE(decides_in_order(strategy), ErrorCode::kInvalidArgument,
+             "a constraint of the output is not possible with the strategy '", strategy,
+             "', which decides several tokens in a pass");
 }
 
 void check_prompt(std::span<const int32_t> prompt, const SamplingParams& params, const ModelInfo& model,

@@ -18,6 +18,12 @@ void check_scores(const ModelInfo& model);
 // Error kInvalidArgument for parameters that this strategy and model do not support.
 void check_params(const SamplingParams& params, std::string_view strategy, const ModelInfo& model);
 
+// Error kInvalidArgument for tokens of stop_token_ids or logit_bias from `vocab` on, which are never chosen.
+void check_chosen_ids(const SamplingParams& params, int32_t vocab);
+
+// Error kInvalidArgument for a strategy under which a request may have no TokenConstraint.
+void check_constraint(std::string_view strategy);
+
 // Error kInvalidArgument for ids outside the vocabulary, and for a mask token in the prompt of a request of the
 // schedule 'reference': the published loops would decide that position, and headrace never changes a prompt.
 // `mask_token_id` is the strategy's; absent: the model's.

@@ -36,6 +36,9 @@ const OpSet& sampling_ops(const EngineConfig& c) {
 
 void check_valid(const ScheduledStep& step, std::span<const SampledToken> sampled) {
   for (size_t i = 0; i < sampled.size(); ++i) {
+    HR_REQUIRE(!sampled[i].none_left, ErrorCode::kInvalidArgument, "request ", step.sequence->id,
+               ": no token may be chosen at position ", step.plan.sample[i].position,
+               ": its biases, bans and constraint leave none");
     HR_REQUIRE(sampled[i].is_valid(), ErrorCode::kModelFile, "request ", step.sequence->id, ": the logits of position ",
                step.plan.sample[i].position, " are NaN or infinite", kNotNumbers);
   }
@@ -86,10 +89,8 @@ std::unique_ptr<Sequence> Engine::sequence_of(EngineRequest request) const {
   check_params(request.params, config_.strategy, model_.info());
   check_graphs(request.params, config_.runner.graphs);
   check_prompt(request.prompt, request.params, model_.info(), config_.decoding.mask_token_id);
-  for (const int32_t id : request.params.stop_token_ids) {
-    HR_REQUIRE(id < config_.vocab, ErrorCode::kInvalidArgument, "stop_token_ids: ", id,
-               " is never chosen: the tokenizer has ids below ", config_.vocab);
-  }
+  check_chosen_ids(request.params, config_.vocab);
+  if (request.constraint != nullptr) check_constraint(config_.strategy);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = request.id.value_or(0);
   sequence->params = std::move(request.params);
@@ -338,7 +339,7 @@ void Engine::commit(const std::vector<ScheduledStep>& steps, std::span<const Sam
     sampled = sampled.subspan(own.size());
     if (step.sequence == nullptr || !commit_or_fail(step, own, before)) continue;  // null: aborted while its step ran
     Sequence& s = *step.sequence;
-    publish(s);
+    if (!publish_or_fail(s)) continue;
     if (observer_) observer_(StepMoment::kCommitted, s, step.plan);
     if (step.sequence != nullptr && s.finish_reason) abort(s.id);
   }
@@ -362,9 +363,21 @@ bool Engine::commit_or_fail(const ScheduledStep& step, std::span<const SampledTo
   }
 }
 
+bool Engine::publish_or_fail(Sequence& s) {
+  try {
+    publish(s);
+    return true;
+  } catch (...) {
+    fail_alone(s.id);
+    return false;
+  }
+}
+
 void Engine::publish(Sequence& s) {
   while (s.num_published < s.num_final && !s.finish_reason) {
-    const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published++ - s.prompt_len)];
+    const SampledToken& token = s.chosen[static_cast<size_t>(s.num_published - s.prompt_len)];
+    if (s.constraint != nullptr) s.constraint->accept(token.id);
+    ++s.num_published;
     s.finish_reason = finish_reason_of(s, token.id);
     StepOutput& output = outputs_.emplace_back();  // filled in place, as a copy waits for its parts
     output.sequence_id = s.id, output.token = token, output.finish_reason = s.finish_reason;
@@ -391,9 +404,9 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
     std::vector<LogprobRow> rows;
     for (const int32_t token : next) rows.push_back({.row = static_cast<int32_t>(std::ssize(rows)), .token = token});
-    const std::vector<TokenDraw> draws(rows.size());
+    const std::vector<SampleSpot> spots(rows.size());
     runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
-    runner_.choose({.choice = TokenChoice{.vocab = model_.info().vocab_size, .draws = draws}, .logprobs = rows});
+    runner_.choose({.choice = TokenChoice{.vocab = model_.info().vocab_size, .spots = spots}, .logprobs = rows});
     std::vector<float> of_rows;
     for (const RowLogprobs& row : runner_.retire().logprobs) of_rows.push_back(row.logprob);
     return of_rows;

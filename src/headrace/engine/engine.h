@@ -189,7 +189,9 @@ class Engine {
   void start_timer();                               // of a step that runs from now on
   void choose_step_rows(int32_t rows);              // by the time since then
   void launch(std::span<const int32_t> from = {});  // the newest step in flight, which is planned
-  void choose();                                    // its tokens; all tokens before them are known
+  // Brings to date what spots are made of. Ends a request whose constraint fails or allows no token.
+  void read_texts(const std::vector<ScheduledStep>& steps);
+  void choose();  // its tokens; all tokens before them are known
   std::vector<LogprobRow> logprob_rows(InFlightStep& step) const;
   void keep_logprobs(const InFlightStep& step, std::vector<RowLogprobs> logprobs) const;
   void drain();  // waits for all steps in flight and drops their results
@@ -201,8 +203,10 @@ class Engine {
   // Samples every row of `logits`, as returned by the model, on the host. Sequences of steps for which `keeps` is true
   // keep the logits they need.
   std::vector<SampledToken> read(const std::vector<ScheduledStep>& steps, Tensor logits, StepFilter keeps);
-  // Returns one spot per row of logits; tokens drawn for guide rows are unused.
-  std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps) const;
+  // Returns one spot per row of logits; those of steps for which `of` is false, and of scored and guide rows, are
+  // nobody's: their tokens are unused.
+  std::vector<SampleSpot> spots_of(const std::vector<ScheduledStep>& steps, StepFilter of) const;
+  SampleSpot spot_of(const ScheduledStep& step, const SampleRow& row) const;
   // `unguided`: see Sampler::sample.
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                                    const TensorView& unguided) const;
@@ -217,6 +221,7 @@ class Engine {
   void keep_candidates(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                        std::span<const SampledToken> sampled) const;
   void publish(Sequence& sequence);
+  bool publish_or_fail(Sequence& sequence);  // returns false if it fails
   std::optional<FinishReason> finish_reason_of(const Sequence& sequence, int32_t token) const;
 
   const Model& model_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "headrace/engine/engine.h"
+#include "headrace/ops/mask_tokens.h"
 
 namespace headrace {
 namespace {
@@ -60,22 +61,35 @@ GuidedRows guided(const std::vector<ScheduledStep>& steps, Tensor logits) {
   return rows;
 }
 
-// Rows that the device samples and that have a repetition penalty.
-std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& steps, std::span<const SampleSpot> spots) {
-  std::vector<PenalizedRows> rows;
-  int64_t first = 0;
-  for (const ScheduledStep& step : steps) {
-    const auto count = std::ssize(step.plan.sample);
-    const int64_t own = first + step.plan.scored.size();
-    if (count > 0 && step.sequence != nullptr && device_reads(step)) {
-      const Sequence& s = *step.sequence;
-      const SampleSpot& spot = spots[static_cast<size_t>(own)];
-      const PenalizedRows one{s.id, spot.history, s.num_final, spot.params->repetition_penalty, own, count};
-      if (one.penalty != 1) rows.push_back(one);
-    }
-    first += step.plan.num_logits_rows();
-  }
-  return rows;
+// The tokens that penalties count. With a mask token that is the whole text, since the mask is never sampled. Without
+// one, as in a canvas, undecided positions hold noise, which must not count. A step that runs ahead has an unknown
+// token behind the decided position.
+std::span<const int32_t> history_of(const ScheduledStep& step, int32_t position) {
+  const Sequence& s = *step.sequence;
+  const int32_t count = step.plan.excluded_id ? s.num_tokens() : std::min(s.num_final, position);
+  return std::span(s.tokens).first(static_cast<size_t>(count));
+}
+
+void count_output(const ScheduledStep& step) {
+  Sequence& s = *step.sequence;
+  if (s.params.presence_penalty == 0 && s.params.frequency_penalty == 0) return;
+  const auto output = history_of(step, step.plan.sample.front().position).subspan(static_cast<size_t>(s.prompt_len));
+  s.output_counts.update(output, s.num_final - s.prompt_len, step.plan.excluded_id);
+}
+
+bool any_bit(std::span<const uint32_t> bits, int32_t count) {
+  const auto whole = static_cast<size_t>(count / 32);
+  return std::ranges::any_of(bits.first(whole), [](uint32_t word) { return word != 0; }) ||
+         (count % 32 != 0 && (bits[whole] & ((1u << count % 32) - 1)) != 0);
+}
+
+void fill_allowed(const ScheduledStep& step, int32_t vocab) {
+  Sequence& s = *step.sequence;
+  if (s.constraint == nullptr) return;
+  s.allowed_bits.resize(static_cast<size_t>(MaskTokensArgs::words_of(vocab)));
+  s.constraint->fill(s.allowed_bits);
+  HR_REQUIRE(any_bit(s.allowed_bits, vocab), ErrorCode::kInvalidArgument, "request ", s.id,
+             ": its constraint allows no token at position ", step.plan.sample.front().position);
 }
 
 }  // namespace
@@ -117,40 +131,43 @@ void Engine::keep_logprobs(const InFlightStep& in_flight, std::vector<RowLogprob
   }
 }
 
+void Engine::read_texts(const std::vector<ScheduledStep>& steps) {
+  for (const ScheduledStep& step : steps) {
+    if (step.sequence == nullptr || !has_samples(step)) continue;
+    try {
+      count_output(step);
+      fill_allowed(step, config_.vocab);
+    } catch (...) {
+      fail_alone(step.sequence->id);
+    }
+  }
+}
+
 // The device samples every row that it can, even if the host samples others of the batch: exp() on the host and on the
 // device differ in the last bits.
 void Engine::choose() {
   using Logits = StepReads::Logits;
   InFlightStep& in_flight = in_flight_.back();
   const std::vector<ScheduledStep>& steps = in_flight.steps;
+  read_texts(steps);
   const auto by_device = [](const ScheduledStep& step) {
     return step.plan.num_logits_rows() > 0 && (step.sequence == nullptr || device_reads(step));
   };
   const auto by_host = [&](const ScheduledStep& step) { return has_samples(step) && !by_device(step); };
   const Logits logits = std::ranges::any_of(steps, by_host) ? Logits::kToHost : Logits::kNone;
   if (std::ranges::none_of(steps, by_device)) return runner_.choose({.logits = logits});
-  const std::vector<SampleSpot> spots = spots_of(steps);
-  std::vector<TokenDraw> draws(spots.size());
-  std::ranges::transform(spots, draws.begin(), draw_of);
-  std::vector<float> temperatures(spots.size());
-  std::ranges::transform(spots, temperatures.begin(), &SampleSpot::temperature);
-  if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
+  const std::vector<SampleSpot> spots = spots_of(steps, device_reads);
   const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
-  const std::vector<PenalizedRows> penalized = penalized_rows(steps, spots);
   in_flight.logprobs = logprob_rows(in_flight);
-  const TokenChoice choice{.vocab = config_.vocab,
-                           .excluded_id = steps.front().plan.excluded_id,
-                           .draws = draws,
-                           .temperatures = temperatures,
-                           .penalized = penalized,
-                           .kept = kept};
+  const TokenChoice choice{
+      .vocab = config_.vocab, .excluded_id = steps.front().plan.excluded_id, .spots = spots, .kept = kept};
   runner_.choose({.choice = choice, .logprobs = in_flight.logprobs, .logits = logits});
 }
 
 std::vector<SampledToken> Engine::sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result) {
   if (!result.tokens)
     return result.logits ? read(steps, std::move(result.logits), any_reads) : std::vector<SampledToken>();
-  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, spots_of(steps)));
+  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, spots_of(steps, any_reads)));
   if (!result.logits) return tokens;
   const std::vector<SampledToken> by_host = read(steps, std::move(result.logits), host_reads);
   std::ptrdiff_t first = 0;
@@ -183,42 +200,40 @@ std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps,
   return kept;
 }
 
-std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps) const {
+std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps, StepFilter of) const {
   std::vector<SampleSpot> spots;
   spots.reserve(steps.size());
-  const auto& diffusion = model_.info().diffusion;
-  const TopPOf top_p = diffusion ? top_p_of(*diffusion) : TopPOf::kTopK;
-  static const SamplingParams nobodys{.temperature = 0};
+  const auto skip = [&spots](int64_t rows) { spots.resize(spots.size() + static_cast<size_t>(rows)); };
   for (const ScheduledStep& step : steps) {
-    if (step.sequence == nullptr) {  // aborted while its step ran
-      spots.resize(spots.size() + static_cast<size_t>(step.plan.num_logits_rows()), {.params = &nobodys});
+    if (step.sequence == nullptr || !of(step)) {  // null: aborted while its step ran
+      skip(step.plan.num_logits_rows());
       continue;
     }
-    const Sequence& s = *step.sequence;
-    // History for penalties. With a mask token it is the whole text, since the mask is never sampled. Without one, as
-    // in a canvas, undecided positions hold noise, which must not count.
-    spots.resize(spots.size() + static_cast<size_t>(step.plan.scored.size()), {.params = &nobodys});
-    const bool bans = s.params.end_of_text == SamplingParams::EndOfText::kBanned;
-    const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
-    for (const SampleRow& row : step.plan.sample) {
-      // An asynchronous step may have placed an unknown token after the decided position.
-      const auto count = step.plan.excluded_id ? s.num_tokens() : std::min(s.num_final, row.position);
-      const auto history = std::span(s.tokens).first(static_cast<size_t>(count));
-      // Random numbers are counted from the row before the decided position, the one that autoregressive decoding
-      // reads.
-      SampleSpot& spot = spots.emplace_back();
-      spot.params = &s.params, spot.history = history, spot.position = row.position - 1, spot.step = row.step;
-      spot.temperature = step.plan.temperature, spot.discouraged_id = row.discouraged_id;
-      spot.top_p_of = top_p, spot.banned_ids = banned, spot.scores_of = s.scores_of;
-    }
-    spots.resize(spots.size() + step.plan.guides.size(), {.params = &nobodys});
+    skip(step.plan.scored.size());
+    for (const SampleRow& row : step.plan.sample) spots.push_back(spot_of(step, row));
+    skip(std::ssize(step.plan.guides));
   }
   return spots;
 }
 
+SampleSpot Engine::spot_of(const ScheduledStep& step, const SampleRow& row) const {
+  const Sequence& s = *step.sequence;
+  const auto& diffusion = model_.info().diffusion;
+  const bool is_early = row.position < s.prompt_len + s.params.min_tokens;
+  SampleSpot spot{.params = &s.params, .text = s.id, .history = history_of(step, row.position)};
+  // Random numbers are counted from the row before the decided position, the one that autoregressive decoding reads.
+  spot.num_final = s.num_final, spot.position = row.position - 1, spot.step = row.step;
+  spot.temperature = step.plan.temperature, spot.discouraged_id = row.discouraged_id;
+  spot.top_p_of = diffusion ? top_p_of(*diffusion) : TopPOf::kTopK, spot.scores_of = s.scores_of;
+  if (s.params.end_of_text == SamplingParams::EndOfText::kBanned) spot.banned_ids = model_.info().eos_ids;
+  if (is_early) spot.early_ids = s.eos_ids;
+  spot.output_counts = &s.output_counts, spot.allowed_bits = s.allowed_bits;
+  return spot;
+}
+
 std::vector<SampledToken> Engine::sample(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                                          const TensorView& unguided) const {
-  const std::vector<SampleSpot> spots = of_samples(steps, spots_of(steps));
+  const std::vector<SampleSpot> spots = of_samples(steps, spots_of(steps, any_reads));
   if (spots.empty()) return {};
   return sampler_.sample(logits, spots, steps.front().plan.excluded_id, unguided);
 }

@@ -213,8 +213,9 @@ void ModelRunner::read_logprobs(const RowsInFlight& rows, const TensorView& logi
 }
 
 void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const {
-  const std::span<const TokenDraw> draws = choice.draws;
-  runtime_.copy_to_device(rows.draws.data(), draws.data(), draws.size_bytes());
+  std::vector<TokenDraw> draws(choice.spots.size());
+  std::ranges::transform(choice.spots, draws.begin(), draw_of);
+  runtime_.copy_to_device(rows.draws.data(), draws.data(), draws.size() * sizeof(TokenDraw));
   ops_->sample_tokens({.logits = logits,
                        .vocab = choice.vocab,
                        .excluded_id = choice.excluded_id,
@@ -227,15 +228,13 @@ void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits
                       config_.context);
 }
 
-void ModelRunner::penalize(const TensorView& logits, const TokenChoice& choice) {
-  if (!seen_) seen_.emplace(*ops_, config_.context, runtime_, choice.vocab);
-  seen_->penalize(logits, choice.penalized, choice.excluded_id);
-}
-
-void ModelRunner::divide_rows(const TensorView& logits, std::span<const float> temperatures) const {
-  const Tensor there(DType::kF32, {static_cast<int64_t>(temperatures.size()), 1}, runtime_);
-  runtime_.copy_to_device(there.data(), temperatures.data(), temperatures.size_bytes());
-  ops_->pointwise({.kind = PointwiseKind::kDivide, .x = there, .y = logits, .out = logits}, config_.context);
+void ModelRunner::change(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) {
+  const auto [first, end] = rows.changes.changed_rows();
+  ops_->token_confidence({logits.slice(first, end), choice.vocab, choice.excluded_id, rows.best.slice(first, end),
+                          rows.model_stats.slice(first, end)},
+                         config_.context);
+  if (!processor_) processor_.emplace(*ops_, config_.context, runtime_, choice.vocab);
+  processor_->apply(rows.changes, logits, choice.excluded_id, rows.model_logits);
 }
 
 void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) const {
@@ -285,7 +284,8 @@ StepResult ModelRunner::read(RowsInFlight& rows, Logits logits, const StepReads&
   if (reads.choice) {
     choose_tokens(rows, logits.view, reads);
   } else if (!result.logits) {
-    rows.begin(0, RowsInFlight::Changed::kNo, {});  // the host waits for the step all the same
+    rows.changes.list({}, 1, 0);
+    rows.begin(0, {});  // the host waits for the step all the same
     rows.send(rows.best);
   }
   if (reads.choice || !result.logits) result.tokens.emplace();  // received when the step is retired
@@ -294,17 +294,14 @@ StepResult ModelRunner::read(RowsInFlight& rows, Logits logits, const StepReads&
 
 void ModelRunner::choose_tokens(RowsInFlight& rows, const TensorView& logits, const StepReads& reads) {
   const TokenChoice& choice = *reads.choice;
-  const bool changes = !choice.temperatures.empty() || !choice.penalized.empty();
-  rows.begin(logits.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo, reads.logprobs);
+  rows.changes.list(choice.spots, logits.dim(1), choice.vocab);
+  rows.begin(logits.dim(0), reads.logprobs);
   if (!reads.logprobs.empty()) read_logprobs(rows, logits, reads);
-  if (changes) {
-    ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.model_stats}, config_.context);
-  }
-  if (!choice.temperatures.empty()) divide_rows(logits, choice.temperatures);
-  if (!choice.penalized.empty()) penalize(logits, choice);
+  if (rows.changes.any()) change(rows, logits, choice);
   for (const KeptRows& kept : choice.kept) keep_rows(logits, kept);
   ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
-  const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
+  const bool greedy =
+      std::ranges::all_of(choice.spots, [](const SampleSpot& spot) { return spot.params->temperature == 0; });
   if (!greedy) draw_tokens(rows, logits, choice);
   rows.send(greedy ? rows.best : rows.ids);
 }

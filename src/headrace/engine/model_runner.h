@@ -10,8 +10,8 @@
 #include "headrace/engine/cuda_graph_runner.h"
 #include "headrace/engine/rows_in_flight.h"
 #include "headrace/engine/step_gaps.h"
-#include "headrace/engine/token_occurrence.h"
 #include "headrace/models/model.h"
+#include "headrace/sampling/logits_processor.h"
 #include "headrace/sampling/sampler.h"
 
 namespace headrace {
@@ -52,14 +52,12 @@ struct KeptRows {
   Tensor* to = nullptr;  // not owned
 };
 
-// Options for sampling a batch's rows of logits. Rows are divided by `temperatures`, penalized, kept, then sampled.
+// Options for sampling a batch's rows of logits. Rows are changed (LogitsProcessor), kept, then sampled.
 struct TokenChoice {
-  int32_t vocab = 0;                         // ids below this may be chosen
-  std::optional<int32_t> excluded_id;        // never chosen: the mask token
-  std::span<const TokenDraw> draws;          // [rows]
-  std::span<const float> temperatures;       // [rows], divide each row's logits; empty: none
-  std::span<const PenalizedRows> penalized;  // repetition penalties
-  std::span<const KeptRows> kept;            // rows to keep, after the changes above
+  int32_t vocab = 0;                   // ids below this may be chosen
+  std::optional<int32_t> excluded_id;  // never chosen: the mask token
+  std::span<const SampleSpot> spots;   // [rows]
+  std::span<const KeptRows> kept;      // rows to keep, as they are changed
 };
 
 // Results that the engine wants from a step's rows of logits.
@@ -104,7 +102,7 @@ class ModelRunner {
   void launch(const ForwardBatch& batch, std::span<const int32_t> from = {});
   // Starts reading the newest step's rows of logits. Call it once for each step, before the next one is launched.
   // Tokens, their token_confidence results and log-probabilities are copied to the host without waiting; logits are
-  // waited for. `choice.draws` has one entry per row of logits. Kept rows stay where the model runs, float32
+  // waited for. `choice.spots` has one entry per row of logits. Kept rows stay where the model runs, float32
   // [count, vocab], rounded to the dtype in which the model was trained to read them.
   void choose(const StepReads& reads);
   StepResult retire();  // waits for the oldest step in flight
@@ -130,8 +128,7 @@ class ModelRunner {
   void choose_tokens(RowsInFlight& rows, const TensorView& logits, const StepReads& reads);
   void read_logprobs(const RowsInFlight& rows, const TensorView& logits, const StepReads& reads) const;
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
-  void penalize(const TensorView& logits, const TokenChoice& choice);
-  void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
+  void change(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice);
   void keep_rows(const TensorView& logits, const KeptRows& kept) const;
 
   const Model& model_;
@@ -140,8 +137,8 @@ class ModelRunner {
   std::unique_ptr<KVPool> kv_;
   std::unique_ptr<GDNPool> gdn_;  // null for a model without recurrent states
   std::unique_ptr<AttentionBackend> backend_;
-  const OpSet* ops_ = nullptr;           // not owned
-  std::optional<TokenOccurrence> seen_;  // made with the first penalty
+  const OpSet* ops_ = nullptr;                // not owned
+  std::optional<LogitsProcessor> processor_;  // made with the first change
   std::array<RowsInFlight, 2> rows_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
   std::array<StepResult, 2> results_;      // without what lies in rows_
   size_t oldest_ = 0, num_in_flight_ = 0;  // indices into rows_ and results_

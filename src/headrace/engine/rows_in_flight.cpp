@@ -40,14 +40,14 @@ void RowsInFlight::make_room(int64_t words, int64_t rows) {
   }
 }
 
-void RowsInFlight::begin(int64_t rows, Changed changed, std::span<const LogprobRow> logprobs) {
+void RowsInFlight::begin(int64_t rows, std::span<const LogprobRow> logprobs) {
   asked_.assign(logprobs.begin(), logprobs.end());
   const int64_t num_scored = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.token >= 0; }),
                 num_topped = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.count > 0; });
   const int64_t most = asked_.empty() ? 0 : std::ranges::max(asked_, {}, &LogprobRow::count).count;
-  rows_ = rows, changed_ = changed;
-  const int64_t of_rows = rows * (changed == Changed::kYes ? kWords : kUnchangedWords);
-  words_ = of_rows + num_scored + 2 * num_topped * most;
+  rows_ = rows;
+  const int64_t of_rows = rows * (changes.any() ? kWords : kUnchangedWords), additions = changes.num_additions();
+  words_ = of_rows + num_scored + 2 * num_topped * most + additions;
   make_room(words_, rows);
   auto* at = static_cast<int32_t*>(memory_.data());
   const Device device = runtime_.device();
@@ -60,6 +60,7 @@ void RowsInFlight::begin(int64_t rows, Changed changed, std::span<const LogprobR
   scored = TensorView(at + of_rows, DType::kF32, {num_scored}, device);
   top_ids = TensorView(at + of_rows + num_scored, DType::kI32, {num_topped, most}, device);
   top = TensorView(at + of_rows + num_scored + num_topped * most, DType::kF32, {num_topped, most}, device);
+  model_logits = TensorView(at + words_ - additions, DType::kF32, {additions}, device);
 }
 
 void RowsInFlight::send(const TensorView& tokens) {
@@ -68,12 +69,13 @@ void RowsInFlight::send(const TensorView& tokens) {
   arrived_->set();
 }
 
+const char* RowsInFlight::on_host(const TensorView& there) const {
+  return static_cast<const char*>(host_) +
+         (static_cast<const char*>(there.data()) - static_cast<const char*>(memory_.data()));
+}
+
 std::vector<RowLogprobs> RowsInFlight::logprobs(const ChosenRows& rows) const {
   const Tensor& stats_of = rows.model_stats ? rows.model_stats : rows.stats;
-  const auto on_host = [this](const TensorView& there) {
-    return static_cast<const char*>(host_) +
-           (static_cast<const char*>(there.data()) - static_cast<const char*>(memory_.data()));
-  };
   const auto* logits = reinterpret_cast<const float*>(on_host(scored));
   const auto* likeliest = reinterpret_cast<const int32_t*>(on_host(top_ids));
   const auto* their_logits = reinterpret_cast<const float*>(on_host(top));
@@ -100,9 +102,15 @@ ChosenRows RowsInFlight::receive() {
     std::memcpy(part->data(), from, static_cast<size_t>(part->bytes()));
     from += part->bytes();
   }
-  if (changed_ == Changed::kYes) {
+  if (changes.any()) {
+    rows.changes = &changes;
     rows.model_stats = Tensor(DType::kF32, {rows_, 4});
-    std::memcpy(rows.model_stats.data(), from, static_cast<size_t>(rows.model_stats.bytes()));
+    rows.model_logits = Tensor(DType::kF32, model_logits.shape());
+    const auto [first, end] = changes.changed_rows();
+    std::memcpy(rows.model_stats.data(), rows.stats.data(), static_cast<size_t>(rows.stats.bytes()));
+    const auto bytes_of_rows = [](int64_t count) { return bytes_of(4 * count); };
+    std::memcpy(rows.model_stats.data_as<float>() + 4 * first, from + bytes_of_rows(first), bytes_of_rows(end - first));
+    std::memcpy(rows.model_logits.data(), on_host(model_logits), static_cast<size_t>(model_logits.bytes()));
   }
   if (tokens_.data() != best.data()) return rows;
   std::copy_n(rows.best.data_as<int32_t>(), rows_, rows.ids.data_as<int32_t>());

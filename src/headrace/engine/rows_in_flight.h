@@ -26,33 +26,35 @@ struct RowLogprobs {
 class RowsInFlight {
  public:
   // `runtime` is not owned and outlives the object.
-  explicit RowsInFlight(DeviceRuntime& runtime) : runtime_(runtime) {}
+  explicit RowsInFlight(DeviceRuntime& runtime) : changes(runtime), runtime_(runtime) {}
   RowsInFlight(const RowsInFlight&) = delete;
   RowsInFlight& operator=(const RowsInFlight&) = delete;
   ~RowsInFlight();
 
-  enum class Changed : uint8_t { kNo, kYes };  // kYes: logits are changed before tokens are sampled
+  LogitChanges changes;  // of the rows, before tokens are sampled: listed before begin()
   // Prepares the tensors below for `rows` rows; they are valid until the next begin(). Results sent before must have
   // been received. Error kOutOfMemory.
-  void begin(int64_t rows, Changed changed, std::span<const LogprobRow> logprobs);
+  void begin(int64_t rows, std::span<const LogprobRow> logprobs);
   // Outputs of token_confidence and sample_tokens on the device (TokenConfidenceArgs, SampleTokensArgs). model_stats:
-  // `stats` of changed rows before the change.
+  // `stats` before the change, of changes.changed_rows() alone.
   TensorView best, stats, ids, chosen, model_stats, draws;
   // Of the LogprobRows with a token: float32, their logits. Of those with a count: int32 and float32 [rows, largest
   // count], outputs of top_tokens.
   TensorView scored, top_ids, top;
+  TensorView model_logits;  // float32 [changes.num_additions()], from LogitsProcessor
 
   // Queues the copy to the host. `tokens`: the step's tokens, either `ids` or `best`.
   void send(const TensorView& tokens);
   TensorView tokens() const { return tokens_; }
-  // Waits for this copy, not for work queued behind it, and returns its rows. After send(best), ids and logits are
-  // those of the most likely tokens. Error kCuda.
+  // Waits for this copy, not for work queued behind it, and returns its rows, which refer to `changes`. After
+  // send(best), ids and logits are those of the most likely tokens. Error kCuda.
   ChosenRows receive();
   // Returns the log-probabilities of the LogprobRows, in their order, once `rows` are received.
   std::vector<RowLogprobs> logprobs(const ChosenRows& rows) const;
 
  private:
   void make_room(int64_t words, int64_t rows);
+  const char* on_host(const TensorView& there) const;
   void give_back() noexcept;
 
   DeviceRuntime& runtime_;  // not owned
@@ -62,8 +64,7 @@ class RowsInFlight {
   std::vector<LogprobRow> asked_;
   int64_t capacity_ = 0, rows_ = 0;  // capacity_: words of memory_
   int64_t words_ = 0;                // of this step
-  Changed changed_ = Changed::kNo;
-  void* host_ = nullptr;  // pinned copy of memory_
+  void* host_ = nullptr;             // pinned copy of memory_
 };
 
 }  // namespace headrace

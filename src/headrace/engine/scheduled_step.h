@@ -15,10 +15,11 @@ struct ScheduledStep {
   std::optional<int32_t> state_from = {};
   std::vector<StateMark> left = {};  // state snapshots taken in the step, ascending
 
-  // Returns true if the device can sample this step: no host-only change of logits, no candidates to keep, scores of
-  // the model's distribution.
+  // Returns true if the device can sample this step: no guidance, no candidates to keep, scores of the model's
+  // distribution.
   bool device_reads() const {
-    return !sequence->params.changes_logits() && plan.num_candidates == 0 && sequence->scores_of == ScoresOf::kModel;
+    return sequence->params.decoding.cfg_scale == 0 && plan.num_candidates == 0 &&
+           sequence->scores_of == ScoresOf::kModel;
   }
 };
 

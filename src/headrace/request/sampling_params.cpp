@@ -1,6 +1,8 @@
 #include "headrace/request/sampling_params.h"
 
 #include <cmath>
+#include <limits>
+#include <set>
 
 #include "headrace/core/error.h"
 
@@ -29,21 +31,34 @@ void refuse_unread(const DecodingParams& d) {
              d.order_temperature, ", expected 0 with the rule 'random'");
 }
 
-}  // namespace
-
-bool SamplingParams::changes_logits() const {
-  return decoding.copy_penalty != 0 || decoding.cfg_scale != 0 || end_of_text == EndOfText::kBanned;
+void check_biases(const std::vector<LogitBias>& biases) {
+  std::set<int32_t> ids;
+  for (const auto& [id, bias] : biases) {
+    HR_REQUIRE(id >= 0, ErrorCode::kInvalidArgument, "logit_bias is for token ", id, ", expected 0 or more");
+    HR_REQUIRE(ids.insert(id).second, ErrorCode::kInvalidArgument, "logit_bias is given twice for token ", id,
+               ", expected once");
+    HR_REQUIRE((bias >= -100 && bias <= 100) || bias == -std::numeric_limits<float>::infinity(),
+               ErrorCode::kInvalidArgument, "logit_bias is ", text_of(static_cast<double>(bias)), " for token ", id,
+               ", expected -100 to 100, or -inf");
+  }
 }
+
+}  // namespace
 
 void validate(const SamplingParams& p) {
   const struct {
     const char* name;
     double value, least, most;
   } kRanges[] = {{"max_tokens", static_cast<double>(p.max_tokens), 1, 1 << 30},
+                 {"min_tokens", static_cast<double>(p.min_tokens), 0, static_cast<double>(p.max_tokens)},
                  {"temperature", static_cast<double>(p.temperature), 0, 100},
                  {"top_k", static_cast<double>(p.top_k), 0, 1 << 30},
                  {"top_p", static_cast<double>(p.top_p), double{1e-6f}, 1},
                  {"min_p", static_cast<double>(p.min_p), 0, 1},
+                 {"presence_penalty", static_cast<double>(p.presence_penalty), -2, 2},
+                 {"frequency_penalty", static_cast<double>(p.frequency_penalty), -2, 2},
+                 {"top_logprobs", static_cast<double>(p.top_logprobs), 0, kMostLogprobs},
+                 {"prompt_logprobs", static_cast<double>(p.prompt_logprobs.value_or(0)), 0, kMostLogprobs},
                  {"steps", static_cast<double>(p.decoding.steps.value_or(1)), 1, 1 << 30},
                  {"max_passes", static_cast<double>(p.decoding.max_passes.value_or(1)), 1, 1 << 20},
                  {"add_block", static_cast<double>(p.decoding.add_block), 0, 1},
@@ -68,6 +83,7 @@ void validate(const SamplingParams& p) {
   for (const int32_t id : p.stop_token_ids) {
     HR_REQUIRE(id >= 0, ErrorCode::kInvalidArgument, "stop_token_ids: ", id, ", expected 0 or more");
   }
+  check_biases(p.logit_bias);
 }
 
 }  // namespace headrace

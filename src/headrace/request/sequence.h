@@ -15,6 +15,7 @@
 #include "headrace/request/sampled_token.h"
 #include "headrace/request/sampling_params.h"
 #include "headrace/request/token_constraint.h"
+#include "headrace/request/token_counts.h"
 
 namespace headrace {
 
@@ -72,6 +73,8 @@ struct Sequence {
   Tensor conditioning;
   std::optional<FinishReason> finish_reason;
   std::shared_ptr<TokenConstraint> constraint;  // null: any token may come
+  std::vector<uint32_t> allowed_bits;           // TokenConstraint::fill for the position that is decided next
+  TokenCounts output_counts;                    // for the presence and frequency penalties; else empty
 
   std::string cache_salt;   // the prefix cache shares text among requests of one salt only
   int32_t prefill_len = 0;  // tokens to run before the sequence decodes: the prompt; once preempted, what was cached

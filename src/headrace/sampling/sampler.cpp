@@ -11,54 +11,19 @@
 #include "headrace/ops/random_draw.h"
 #include "headrace/ops/token_scores.h"
 #include "headrace/sampling/filtered_scores.h"
+#include "headrace/sampling/logits_processor.h"
 
 namespace headrace {
 namespace {
 
-void ban(std::span<float> logits, std::span<const int32_t> ids) {
-  for (const int32_t id : ids) {
-    if (static_cast<size_t>(id) < logits.size())
-      logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
-  }
-}
-
-void penalise(std::span<float> logits, float penalty, std::span<const int32_t> history) {
-  if (penalty == 1) return;
-  std::vector<bool> seen(logits.size());
-  for (const int32_t id : history) {
-    const auto i = static_cast<size_t>(id);
-    if (i >= logits.size() || seen[i]) continue;
-    seen[i] = true;
-    logits[i] = penalized(logits[i], penalty);
-  }
-}
-
-// Divides the whole row, with the padding after the vocabulary: the next step may read it.
-void divide(const TensorView& row, float temperature) {
-  if (temperature == 1) return;
-  auto* logits = static_cast<float*>(row.data());
-  std::transform(logits, logits + row.numel(), logits, [temperature](float logit) { return logit / temperature; });
-}
-
-void change(std::span<float> row, const SampleSpot& spot) {
-  ban(row, spot.banned_ids);
-  if (spot.discouraged_id && static_cast<size_t>(*spot.discouraged_id) < row.size()) {
-    row[static_cast<size_t>(*spot.discouraged_id)] -= spot.params->decoding.copy_penalty;
-  }
-  penalise(row, spot.params->repetition_penalty, spot.history);
-}
-
-bool changes(const SampleSpot& spot) {
-  return spot.temperature != 1 || !spot.banned_ids.empty() || spot.discouraged_id ||
-         spot.params->repetition_penalty != 1;
-}
-
-// Inverts change() and the temperature: returns the model's logit of a token that may be chosen, given its changed
-// `logit`.
-float model_logit(const SampleSpot& spot, int32_t id, float logit) {
+// Returns the model's logit of a token that may be chosen, given its changed `logit`: the one that was read before an
+// addition, else the inverse of the repetition penalty and of the temperature, which keeps all but the last bit.
+float model_logit(const ChosenRows& rows, size_t row, const SampleSpot& spot, int32_t id, float logit) {
+  const auto addition =
+      rows.changes != nullptr ? rows.changes->addition_to(static_cast<int64_t>(row), id) : std::nullopt;
+  if (addition) return rows.model_logits.data_as<float>()[*addition];
   const float penalty = spot.params->repetition_penalty;
   if (penalty != 1 && std::ranges::find(spot.history, id) != spot.history.end()) logit = unpenalized(logit, penalty);
-  if (id == spot.discouraged_id) logit += spot.params->decoding.copy_penalty;
   return logit * spot.temperature;
 }
 
@@ -119,15 +84,16 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
   };
   ChosenRows rows{Tensor(DType::kI32, {count}), Tensor(DType::kF32, {count, 4}), Tensor(DType::kI32, {count}),
                   Tensor(DType::kF32, {count})};
-  if (unguided || std::ranges::any_of(spots, changes)) {
+  LogitChanges changes(cpu_runtime());
+  changes.list(spots, logits.dim(1), vocab_);
+  rows.changes = &changes;
+  rows.model_logits = Tensor(DType::kF32, {changes.num_additions()});
+  if (unguided || changes.any()) {
     rows.model_stats = Tensor(DType::kF32, {count, 4});
     ops_.token_confidence({unguided ? unguided : logits, vocab_, excluded_id, rows.best, rows.model_stats}, context_);
   }
-  for (int64_t r = 0; r < count; ++r) {
-    const SampleSpot& spot = spots[static_cast<size_t>(r)];
-    if (!changes(spot)) continue;
-    divide(logits.select(r), spot.temperature);
-    change(row_of(r), spot);
+  if (changes.any()) {
+    LogitsProcessor(ops_, context_, cpu_runtime(), vocab_).apply(changes, logits, excluded_id, rows.model_logits);
   }
   ops_.token_confidence({logits, vocab_, excluded_id, rows.best, rows.stats}, context_);
   const Tensor draws(DType::kU8, {count, static_cast<int64_t>(sizeof(TokenDraw))});
@@ -185,8 +151,9 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<co
     if (!rows.model_stats) continue;
     const float* model = rows.model_stats.data_as<float>() + 4 * i;
     const float logit = rows.logits.data_as<float>()[i], largest = rows.stats.data_as<float>()[4 * i];
-    token.logprob = model_logit(spots[i], token.id, logit) - model[0] - model[1];
-    token.best_model_logprob = model_logit(spots[i], token.best_id, largest) - model[0] - model[1];
+    token.logprob = model_logit(rows, i, spots[i], token.id, logit) - model[0] - model[1];
+    token.best_model_logprob = model_logit(rows, i, spots[i], token.best_id, largest) - model[0] - model[1];
+    token.none_left = largest == -std::numeric_limits<float>::infinity() && !std::isnan(token.logprob);
   }
   return tokens;
 }

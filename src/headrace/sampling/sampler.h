@@ -9,28 +9,18 @@
 #include "headrace/models/diffusion_info.h"
 #include "headrace/ops/op_set.h"
 #include "headrace/request/sampled_token.h"
-#include "headrace/request/sampling_params.h"
+#include "headrace/sampling/logit_changes.h"
+#include "headrace/sampling/sample_spot.h"
 
 namespace headrace {
 
-// Parameters of one row of logits.
-struct SampleSpot {
-  const SamplingParams* params = nullptr;  // not owned
-  std::span<const int32_t> history;        // tokens for the repetition penalty
-  int64_t position = 0;                    // in the request
-  int32_t step = 0;                        // earlier passes over this position
-  float temperature = 1;                   // divides the row first
-  std::optional<int32_t> discouraged_id;   // its logit is lowered by params->decoding.copy_penalty
-  TopPOf top_p_of = TopPOf::kTopK;         // order of filters of the family
-  std::span<const int32_t> banned_ids;     // logits set to -inf
-  ScoresOf scores_of = ScoresOf::kModel;   // distribution of the token's scores
-};
-
 // Results of ops for rows of logits; tensors on the host.
 struct ChosenRows {
-  Tensor best, stats;       // from token_confidence: int32 [rows], float32 [rows, 4]
-  Tensor ids, logits;       // from sample_tokens: int32 [rows], float32 [rows]
-  Tensor model_stats = {};  // `stats` before the rows were changed; null if they were not
+  Tensor best, stats;                     // from token_confidence: int32 [rows], float32 [rows, 4]
+  Tensor ids, logits;                     // from sample_tokens: int32 [rows], float32 [rows]
+  Tensor model_stats = {};                // `stats` before the rows were changed; null if they were not
+  const LogitChanges* changes = nullptr;  // not owned; null: there are none
+  Tensor model_logits = {};               // float32 [changes->num_additions()]: LogitsProcessor
 };
 
 // Suffix of errors about logits that are NaN or infinite.
@@ -49,9 +39,9 @@ class Sampler {
   // count.
   Sampler(const OpSet& ops, const OpContext& context, int32_t vocab) : ops_(ops), context_(context), vocab_(vocab) {}
 
-  // Samples one token per row of `logits`, float32 [spots, the model's vocabulary], and changes the rows. Order: bans,
-  // the spot's temperature, penalties, then temperature, top-k, top-p, min-p (top-p first if top_p_of says so); ties go
-  // to the lowest id.
+  // Samples one token per row of `logits`, dense float32 [spots, the model's vocabulary], and changes the rows. Order:
+  // the changes of LogitsProcessor, then temperature, top-k, top-p, min-p (top-p first if top_p_of says so); ties go to
+  // the lowest id.
   // The random number depends only on seed, position and step, and rows are independent, so results do not depend on
   // other requests.
   // `unguided`: the model's rows, if guidance has changed `logits` of spots with a cfg_scale; null: it has changed

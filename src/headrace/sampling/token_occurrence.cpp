@@ -1,4 +1,4 @@
-#include "headrace/engine/token_occurrence.h"
+#include "headrace/sampling/token_occurrence.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,5 +1,5 @@
 // What a step brings of the texts of requests with a penalty, against all of them.
-#include "headrace/engine/token_occurrence.h"
+#include "headrace/sampling/token_occurrence.h"
 #include "headrace/core/device_runtime.h"
 
 #include <gtest/gtest.h>
