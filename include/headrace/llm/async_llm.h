@@ -14,7 +14,7 @@ namespace headrace {
 
 // All members but engine() may be called from any thread. One thread of its own runs the engine; nothing else happens
 // there: tokenising, detokenising and stop texts are the caller's (TextStream). It sleeps while there are no requests.
-// Several on one CUDA device share its runtime: only one of them may have requests at a time.
+// Several run beside each other, also on one GPU, where each has its own runtime (open_device) and its own weights.
 class AsyncLLM {
  public:
   // Loads the model on the caller's thread and starts the engine's. Error kModelFile, kUnsupported, kOutOfMemory: one

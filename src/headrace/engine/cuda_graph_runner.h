@@ -79,7 +79,7 @@ class CudaGraphRunner {
   // several tokens per request within the limits of the configuration, or segments.
   bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || rows_for(batch) != nullptr; }
   // Pads, uploads and replays a batch that holds() accepts; its views are on the host. Returns float32 [logits_rows,
-  // vocab] on the device, valid until the next run of any graph of the device.
+  // vocab] on the device, valid until the next run of any graph of the runtime.
   // `change_ids`, unless empty, is called with the uploaded input ids, int32 [tokens] or more, before the replay.
   using ChangeIds = std::function<void(const TensorView& ids)>;
   TensorView run(const ForwardBatch& batch, const ChangeIds& change_ids = {});
@@ -95,7 +95,7 @@ class CudaGraphRunner {
  private:
   struct Captured {
     std::unique_ptr<DeviceGraph> graph;
-    TensorView logits;  // in memory shared by all graphs of the device
+    TensorView logits;  // in memory shared by all graphs of the runtime
   };
   enum class Contexts : uint8_t { kAny, kShort };
   // Graphs of one step size: `any` for every KV length, `buckets` by KV-length bucket, where attention uses another

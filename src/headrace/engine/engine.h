@@ -139,10 +139,10 @@ class Engine {
   ModelRunner& runner() { return runner_; }
 
  private:
-  // Calls `run`. If it throws, ends the requests of the failed step, and drains.
   std::unique_ptr<Sequence> sequence_of(EngineRequest request) const;  // checks all but its size
   void start(Sequence& sequence) const;                                // checks its size, too
   int64_t count(int64_t id);                                           // returns `id`; later ones are larger
+  // Calls `run`. If it throws, ends the requests of the failed step, and drains.
   template <class Run>
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()
