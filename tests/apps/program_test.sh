@@ -186,11 +186,12 @@ check "a token that a bias makes the likeliest" '"ids": [7, 7, 7] {"7": 100, "9"
   "$("$headrace" generate -p Once -n 3 --temperature 0 --json -l 7+100 --logit-bias 9-inf | grep -oE '"ids": \[[0-9, ]*\]|\{"7.*inf"\}' | xargs -d '\n')"
 check "least tokens in front of a stop token" "1 5" \
   "$(for least in 0 4; do "$headrace" generate -p Once -n 32 --temperature 0 --stop-token-ids "$end_id" -l "$end_id+100" --min-tokens $least --json | grep -o '"ids": \[[^]]*' | tr -dc , | wc -c | awk '{print $1 + 1}'; done | xargs)"
-check "penalties" "1 4 4" \
-  "$(for penalty in --top-k=0 --presence-penalty=2 --frequency-penalty=2; do "$headrace" generate -p Once -n 4 --temperature 0 --ignore-eos -l 7+100 -l 8+99.5 -l 9+99 -l 10+98.5 $penalty --json | grep -o '"ids": \[[^]]*' | cut -d[ -f2 | tr -d ' ' | tr , '\n' | sort -u | wc -l; done | xargs)"
+distinct() { "$headrace" generate -p Once -n 80 --temperature 0 --ignore-eos --json "$@" | grep -o '"ids": \[[^]]*' | cut -d[ -f2 | tr -d ' ' | tr , '\n' | sort -u | wc -l; }
+check "penalties make tokens differ" "yes yes yes" \
+  "$(for penalty in presence frequency repetition; do (($(distinct --$penalty-penalty 2) > $(distinct))) && echo yes; done | xargs)"
 check "penalties that are told" '"presence_penalty": -1.5, "frequency_penalty": 0.25, "logit_bias": {}, "min_tokens": 1' \
   "$("$headrace" generate -p Once -n 1 --presence-penalty -1.5 --frequency-penalty 0.25 --min-tokens 1 --json | grep -oE '"presence_penalty.*"min_tokens": [0-9]*')"
-check "biases that are none" "headrace: -l, --logit-bias: is '5', expected a token id and its bias, as 15+2.5 or 15-inf; headrace: --logit-bias is 200 for token 5, expected -100 to 100, or -inf; headrace: --logit-bias is given twice for token 5, expected once" \
+check "biases that are none" "headrace: --logit-bias: is '5', expected a token id and its bias, as 15+2.5 or 15-inf; headrace: --logit-bias is 200 for token 5, expected -100 to 100, or -inf; headrace: --logit-bias is given twice for token 5, expected once" \
   "$(message "$headrace" generate -p x --logit-bias 5); $(message "$headrace" generate -p x --logit-bias 5+200); $(message "$headrace" generate -p x -l 5+2 -l 5-2)"
 check "least tokens beyond all" "headrace: --min-tokens is 9, expected 0 to 8; status 2" \
   "$(message "$headrace" generate -p x -n 8 --min-tokens 9); status $(status "$headrace" generate -p x -n 8 --min-tokens 9)"
