@@ -56,8 +56,9 @@ void check_files(const RunBatchFlags& flags, const std::string& partial) {
 
 // Files decide results by what is in them; their sizes and times stand for it.
 std::string state_of_files(const fs::path& directory) {
-  uint64_t hash = 0;  // of a set: a directory has no order
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  uint64_t hash = 0;     // of a set: a directory has no order
+  std::error_code none;  // who loads the model says what is wrong with its directory
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, none)) {
     struct stat about {};
     const std::string extension = entry.path().extension();
     if ((extension != ".json" && extension != ".safetensors") || stat(entry.path().c_str(), &about) != 0) continue;
@@ -106,7 +107,7 @@ int32_t default_num_seqs(const ModelInfo& model, const LLMOptions& options) {
                               : cuda_module().free_bytes(device.index);
   const ModelNeed need = need_of(model, options.kv_dtype);
   const int64_t budget = options.cache_memory.value_or((free - need.weights) / 2);
-  const int64_t fitting = budget / (need.per_request + kTokens * need.per_token);
+  const int64_t fitting = budget / std::max<int64_t>(1, need.per_request + kTokens * need.per_token);
   return static_cast<int32_t>(std::clamp<int64_t>(fitting, 1, on_cpu ? kMostOnCpu : kMostOnDevice));
 }
 
@@ -135,13 +136,13 @@ class BatchProgress {
 // What a run did, for its last line.
 struct RunReport {
   int64_t requests = 0, failed = 0, earlier = 0;  // of the file; of these, done by an interrupted run
-  BatchTotals totals = {};                          // of this run
+  BatchTotals totals = {};                        // of this run
   double load_s = 0, seconds = 0;                 // seconds: without loading
 
   double tokens_per_s() const { return seconds > 0 ? static_cast<double>(totals.completion_tokens) / seconds : 0; }
 };
 
-std::string json_of(const RunReport& r) {
+std::string json_line(const RunReport& r) {
   return fmt::format(
       R"({{"requests": {}, "failed": {}, "resumed": {}, "prompt_tokens": {}, "completion_tokens": {}, "cached_tokens": {}, )"
       R"("load_s": {:.3f}, "seconds": {:.3f}, "tokens_per_s": {:.1f}}})"
@@ -150,7 +151,7 @@ std::string json_of(const RunReport& r) {
       r.load_s, r.seconds, r.tokens_per_s());
 }
 
-std::string line_of(const RunReport& r) {
+std::string text_line(const RunReport& r) {
   const std::string earlier = r.earlier > 0 ? fmt::format(", {} of them done before", r.earlier) : "";
   return fmt::format("[{} requests{}, {} failed, {} tokens, {:.0f} tokens/s, {:.1f} s]\n", r.requests, earlier,
                      r.failed, r.totals.completion_tokens, r.tokens_per_s(), r.seconds);
@@ -258,7 +259,7 @@ int run_batch(const RunBatchFlags& flags, Output output) {
   }
   report.failed = results.num_failed();
   results.finish(flags.output);
-  write_out(output == Output::kJson ? json_of(report) : line_of(report));
+  write_out(output == Output::kJson ? json_line(report) : text_line(report));
   return report.failed > 0 ? kSomeFailed : 0;
 }
 

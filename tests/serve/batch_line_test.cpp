@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "headrace/serve/json_body.h"
 #include "headrace/weights/config_file.h"
 #include "support/refusal.h"
 

@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "headrace/serve/json_body.h"
+#include "support/source_tree.h"
 #include "text/tiny_tokenizer.h"
 
 namespace headrace {
@@ -18,7 +21,7 @@ CompletionRequest read(std::string_view fields) {
                             kDefaults);
 }
 
-std::optional<RequestError> refusal(std::string_view body) {
+std::optional<RequestError> error_of(std::string_view body) {
   try {
     completion_request(JsonBody(body, "the body").root(), {});
   } catch (const RequestError& error) {
@@ -167,7 +170,7 @@ TEST(CompletionRequest, RefusesEachFieldInOneSentence) {
       {R"("n": 1, "n": 9)", "n", "n occurs twice, expected once"},
   };
   for (const Case& c : kCases) {
-    const auto found = refusal(str(R"({"prompt": "a", )", c.fields, "}"));
+    const auto found = error_of(str(R"({"prompt": "a", )", c.fields, "}"));
     ASSERT_TRUE(found) << c.fields;
     EXPECT_EQ(std::string_view(found->what()), c.sentence);
     EXPECT_EQ(found->param(), c.param) << c.fields;
@@ -188,7 +191,7 @@ TEST(CompletionRequest, RefusesPromptsInOneSentence) {
       {R"({"prompt": [[1], [-1]]})", "prompt[1][0] is -1, expected an integer from 0 to 2147483647"},
   };
   for (const auto& [body, sentence] : kCases) {
-    const auto found = refusal(body);
+    const auto found = error_of(body);
     ASSERT_TRUE(found) << body;
     EXPECT_EQ(std::string_view(found->what()), sentence);
   }
@@ -201,12 +204,20 @@ TEST(CompletionRequest, BoundsItsLists) {
     biases += str(", \"", i, "\": 1");
     if (i <= 16) stops += R"(, "a")";
   }
-  EXPECT_EQ(std::string_view(refusal(str(R"({"prompt": [)", prompts, "]}"))->what()),
+  EXPECT_EQ(std::string_view(error_of(str(R"({"prompt": [)", prompts, "]}"))->what()),
             "prompt has more than 1024 entries, expected at most so many");
-  EXPECT_EQ(std::string_view(refusal(str(R"({"prompt": "a", "stop": [)", stops, "]}"))->what()),
+  EXPECT_EQ(std::string_view(error_of(str(R"({"prompt": "a", "stop": [)", stops, "]}"))->what()),
             "stop has more than 16 texts, expected at most so many");
-  EXPECT_EQ(std::string_view(refusal(str(R"({"prompt": "a", "logit_bias": {)", biases, "}}"))->what()),
+  EXPECT_EQ(std::string_view(error_of(str(R"({"prompt": "a", "logit_bias": {)", biases, "}}"))->what()),
             "logit_bias has 1025 entries, expected at most 1024");
+}
+
+TEST(CompletionRequest, TheDocumentsNameEveryField) {
+  std::ifstream page(testing_support::source_tree() / "docs" / "batch.md");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  for (const CompletionField& field : completion_fields()) {
+    EXPECT_NE(text.find(str('`', field.name, '`')), std::string::npos) << field.name;
+  }
 }
 
 TEST(GenerationRequests, AreOneForEachPrompt) {

@@ -61,7 +61,8 @@ TEST_F(CompletionResponse, NumbersChoicesByPromptThenByChoice) {
   }
   EXPECT_TRUE(c.done());
   std::string texts;
-  for (const JsonValue& choice : body_of(c).at("choices").as_array()) {
+  const JsonValue body = body_of(c);
+  for (const JsonValue& choice : body.at("choices").as_array()) {
     EXPECT_EQ(choice.at("index").as_int(), std::ssize(texts));
     texts += choice.at("text").as_string();
   }

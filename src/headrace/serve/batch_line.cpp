@@ -1,6 +1,7 @@
 #include "headrace/serve/batch_line.h"
 
 #include "headrace/core/printable.h"
+#include "headrace/serve/json_body.h"
 #include "headrace/serve/stable_hash.h"
 #include "headrace/text/json_string.h"
 
@@ -25,21 +26,32 @@ void require_value(const JsonNode& member, std::string_view expected) {
 
 }  // namespace
 
-BatchLine::BatchLine(std::string_view text) : json_(text, "the line") {
-  for (const JsonNode& member : json_.root().members()) {
-    if (member.name() == "custom_id") id_ = member;
-    if (member.name() == "method") method_ = member;
-    if (member.name() == "url") url_ = member;
-    if (member.name() == "body") body_ = member;
+struct BatchLine::Members {
+  JsonBody json;
+  std::optional<JsonNode> custom_id, method, url, body;
+
+  explicit Members(std::string_view text) : json(text, "the line") {
+    for (const JsonNode& member : json.root().members()) {
+      if (member.name() == "custom_id") custom_id = member;
+      if (member.name() == "method") method = member;
+      if (member.name() == "url") url = member;
+      if (member.name() == "body") body = member;
+    }
   }
-  if (id_ && id_->is_string()) custom_id_ = id_->text();
+};
+
+BatchLine::BatchLine(std::string_view text) : members_(std::make_unique<const Members>(text)) {
+  if (members_->custom_id && members_->custom_id->is_string()) custom_id_ = members_->custom_id->text();
 }
 
+BatchLine::~BatchLine() = default;
+
 const JsonNode& BatchLine::body() const {
-  if (!custom_id_) present(id_, "custom_id", "a string").refuse("a string");
-  require_value(present(method_, "method", "POST"), "POST");
-  require_value(present(url_, "url", kUrl), kUrl);
-  const JsonNode& body = present(body_, "body", "an object");
+  const Members& m = *members_;
+  if (!custom_id_) present(m.custom_id, "custom_id", "a string").refuse("a string");
+  require_value(present(m.method, "method", "POST"), "POST");
+  require_value(present(m.url, "url", kUrl), kUrl);
+  const JsonNode& body = present(m.body, "body", "an object");
   if (!body.is_object()) body.refuse("an object");
   return body;
 }

@@ -1,29 +1,36 @@
 // Lines of OpenAI's batch files: requests and results.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "headrace/serve/json_body.h"
+#include "headrace/serve/request_error.h"
 
 namespace headrace {
+
+class JsonNode;
 
 // {"custom_id": ..., "method": "POST", "url": "/v1/completions", "body": {...}}
 class BatchLine {
  public:
   // Throws RequestError 400 unless the line is a JSON object.
   explicit BatchLine(std::string_view text);
+  BatchLine(const BatchLine&) = delete;
+  BatchLine& operator=(const BatchLine&) = delete;
+  ~BatchLine();
 
   const std::optional<std::string>& custom_id() const { return custom_id_; }  // absent: none, or no string
-  // Returns the request's body. Throws RequestError 400 if the custom_id is absent, or if the line is not a POST to
-  // /v1/completions with a body.
+  // Returns the request's body, for completion_request(). Throws RequestError 400 if the custom_id is absent, or if the
+  // line is not a POST to /v1/completions with a body.
   const JsonNode& body() const;
 
  private:
-  JsonBody json_;
+  struct Members;
+
+  std::unique_ptr<const Members> members_;
   std::optional<std::string> custom_id_;
-  std::optional<JsonNode> id_, method_, url_, body_;
 };
 
 // A line's result.

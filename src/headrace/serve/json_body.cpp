@@ -13,7 +13,7 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-std::string text_of(double value) {
+std::string number_text(double value) {
   return value == std::trunc(value) && std::abs(value) < 1e15 ? str(static_cast<int64_t>(value)) : str(value);
 }
 
@@ -113,7 +113,7 @@ int64_t JsonNode::integer(int64_t least, int64_t most) const {
 double JsonNode::number(double least, double most) const {
   double value = 0;
   if (value_.get(value) != simdjson::SUCCESS || !(value >= least && value <= most))
-    refuse(str("a number from ", text_of(least), " to ", text_of(most)));
+    refuse(str("a number from ", number_text(least), " to ", number_text(most)));
   return value;
 }
 

@@ -1,4 +1,5 @@
-// The JSON of a client's request, read strictly. Included by the readers of requests alone.
+// The JSON of a client's request, read strictly. Included by the readers of requests alone: simdjson's types depend on
+// how a target is compiled.
 #pragma once
 #include <simdjson.h>
 
