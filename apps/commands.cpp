@@ -12,17 +12,16 @@
 
 #include "decoding_flags.h"
 #include "exit_status.h"
-#include "headrace/core/scope_end.h"
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/decoding/reference_loop.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/llm/llm.h"
 #include "headrace/ops/device_registry.h"
 #include "headrace/sampling/acceptance.h"
+#include "headrace/text/json_string.h"
 #include "input.h"
 #include "interrupt.h"
-#include "json.h"
-#include "load_progress.h"
+#include "load_model.h"
 #include "measuring.h"
 #include "model_files.h"
 #include "model_options.h"
@@ -39,11 +38,9 @@
 namespace headrace::app {
 namespace {
 
-// A model with its progress on standard error.
 class LoadedModel {
  public:
-  LoadedModel(const ModelDescription& model, LLMOptions options)
-      : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
+  LoadedModel(const ModelDescription& model, LLMOptions options) {
     if (!options.random_weights) require_model_files(model.directory);
     const auto start = Clock::now();
     // Driver, context, kernels; no model yet. They stay until the model opens the device again.
@@ -55,25 +52,13 @@ class LoadedModel {
                   str(to_string(device), " was started in ", fmt::format("{:.2f}", device_start_s_), " s"));
     }
     options.keep_text = SchedulerConfig::KeepText::kNo;  // these commands' requests go on behind nothing
-    options.progress = [this](std::string_view, int64_t done, int64_t total) {
-      write_err(progress_.update(done, total));
-    };
-    const ScopeEnd loaded([] { say_when_interrupted(nullptr); });
-    if (isatty(STDERR_FILENO) != 0) say_when_interrupted(LoadProgress::kWipe);
-    try {
-      llm_ = std::make_unique<LLM>(model, options);
-    } catch (...) {
-      write_err(progress_.finish());  // the sentence gets a line of its own
-      throw;
-    }
-    write_err(progress_.finish());
+    llm_ = load_with_progress<LLM>(model, std::move(options));
   }
   LLM& operator*() { return *llm_; }
   double device_start_s() const { return device_start_s_; }
 
  private:
   double device_start_s_ = 0;
-  LoadProgress progress_;
   std::unique_ptr<LLM> llm_;
 };
 

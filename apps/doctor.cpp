@@ -22,7 +22,7 @@
 #include "headrace/core/parallel.h"
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/device_registry.h"
-#include "json.h"
+#include "headrace/text/json_string.h"
 #include "model_files.h"
 #include "model_path.h"
 #include "output.h"

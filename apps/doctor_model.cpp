@@ -10,7 +10,8 @@
 #include "headrace/core/human_bytes.h"
 #include "headrace/decoding/decoding_strategy.h"
 #include "headrace/llm/llm.h"
-#include "json.h"
+#include "headrace/text/json_string.h"
+#include "model_need.h"
 #include "prompt.h"
 
 namespace headrace::app {
@@ -18,30 +19,9 @@ namespace {
 
 constexpr int32_t kPageSize = 64;  // LLMOptions has it by default
 
-struct Need {
-  int64_t weights = 0, per_token = 0, per_request = 0;  // bytes
-
-  int64_t of(int64_t tokens) const { return weights + per_request + tokens * per_token; }
-};
-
-KVPoolConfig pages_of(const ModelInfo& info, int32_t pages) {
-  return {.groups = info.kv_groups, .num_pages = pages, .page_size = kPageSize, .dtype = info.dtype};
-}
-
-Need need_of(const ModelInfo& info) {
-  Need need{.weights = info.weight_bytes};
-  need.per_token = (KVPool::bytes_for(pages_of(info, 2)) - KVPool::bytes_for(pages_of(info, 1))) / kPageSize;
-  if (info.num_gdn_layers > 0) {
-    GDNPoolConfig states = info.gdn;
-    states.num_slots = 1;
-    need.per_request = GDNPool::bytes_for(states);
-  }
-  return need;
-}
-
 struct Report {
   ModelSummary model;
-  Need need;
+  ModelNeed need;
   std::string_view strategy;
   int32_t context = 0;  // that generate has without -c
   bool chat_template = false;

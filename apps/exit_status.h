@@ -5,6 +5,7 @@
 namespace headrace::app {
 
 // As docs/command_line.md lists them; 0 is success.
+constexpr int kSomeFailed = 1;  // lines of a batch
 constexpr int kUsage = 2, kModelFiles = 3, kMemory = 4, kDevice = 6, kBug = 70;
 constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells count it
 

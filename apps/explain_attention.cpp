@@ -8,7 +8,7 @@
 #include "explain_text.h"
 #include "headrace/core/error.h"
 #include "headrace/ops/cuda/attention/attention_problem.h"
-#include "json.h"
+#include "headrace/text/json_string.h"
 
 namespace headrace::app {
 namespace {

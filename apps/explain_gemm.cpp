@@ -10,7 +10,7 @@
 #include "headrace/core/error.h"
 #include "headrace/models/model_gemms.h"
 #include "headrace/models/model_registry.h"
-#include "json.h"
+#include "headrace/text/json_string.h"
 
 namespace headrace::app {
 namespace {

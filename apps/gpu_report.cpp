@@ -7,7 +7,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/ops/device_registry.h"
-#include "json.h"
+#include "headrace/text/json_string.h"
 
 namespace headrace::app {
 namespace {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kOnGpu = "--device cuda runs all layers on the GPU";
 constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
-constexpr std::string_view kNoServer = "there is no server yet, and a command runs one request";
+constexpr std::string_view kNoServer = "there is no server yet; headrace run-batch runs the requests of a file";
 constexpr std::string_view kNoChat = "no chat template is applied yet; write the turns out, with --special-tokens";
 constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
 constexpr std::string_view kNoRun =
@@ -40,7 +40,8 @@ constexpr std::string_view kAdapter = "--adapter takes the directory of a LoRA";
 constexpr std::string_view kNoDraft = "no second model drafts tokens; block diffusion models decide several at once";
 constexpr std::string_view kNoQuantised =
     "no quantised weights are read; --kv-cache-dtype fp8_e4m3 is of keys and values";
-constexpr std::string_view kPrefix = "leave it out: a command has one request, which shares no prefix with others";
+constexpr std::string_view kPrefix =
+    "leave it out: run-batch caches the beginnings of its requests, and other commands have one request";
 constexpr std::string_view kAlgorithm =
     "--strategy chooses how blocks are denoised: LowConfidence is multi_bd, JointThreshold multi_bd_edit";
 constexpr std::string_view kCached =
@@ -280,6 +281,11 @@ const Table& same_options() {
       {"--gen-len", "--max-tokens"},
       {"--num-predict", "--max-tokens"},
       {"--random-seed", "--seed"},
+      {"-np", "--max-num-seqs"},
+      {"--parallel", "--max-num-seqs"},
+      {"--max-running-requests", "--max-num-seqs"},
+      {"--max-batch-size", "--max-num-seqs"},
+      {"--alias", "--served-model-name"},
       {"--repeat-penalty", "--repetition-penalty"},
       {"--stop-strings", "--stop"},
       {"--stop-sequence", "--stop"},

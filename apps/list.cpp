@@ -12,9 +12,9 @@
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
 #include "headrace/models/model_registry.h"
+#include "headrace/text/json_string.h"
 #include "headrace/weights/checkpoint_files.h"
 #include "hub_cache.h"
-#include "json.h"
 #include "model_path.h"
 #include "output.h"
 

@@ -13,6 +13,7 @@
 #include "option_values.h"
 #include "parse_line.h"
 #include "puzzles.h"
+#include "run_batch.h"
 #include "sampling_flags.h"
 #include "version.h"
 
@@ -26,6 +27,7 @@ struct Commands {
   GenerateFlags generate, demo;
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
+  RunBatchFlags batch;
   std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained;
   BenchLoad load;
   bool json = false;
@@ -81,6 +83,13 @@ void add_demo(CLI::App& app, Commands& c) {
   add_sampling_flags(*demo, c.demo.sampling);
   add_threads_flag(*demo, c.demo.model);
   demo->callback([&c] { c.status = app::demo(demo_of(c.demo_what), c.demo); });
+}
+
+void add_run_batch(CLI::App& app, Commands& c) {
+  CLI::App* batch = app.add_subcommand("run-batch", "complete the requests of a file in OpenAI's batch format");
+  add_run_batch_flags(*batch, c.batch);
+  batch->add_flag("--json", c.json, "print one JSON object: requests, failed, tokens, seconds");
+  batch->callback([&c] { c.status = run_batch(c.batch, c.output()); });
 }
 
 void add_perplexity(CLI::App& eval, Commands& c) {
@@ -181,12 +190,13 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   app.set_help_all_flag("--help-all", "all options");
   app.require_subcommand(1);
   Commands commands;
-  for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity,
+  for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity, &commands.batch.model,
                             &commands.puzzles.model, &commands.bench}) {
     flags->guard = &guard;
   }
   add_generate(app, commands);
   add_demo(app, commands);
+  add_run_batch(app, commands);
   CLI::App* eval =
       app.add_subcommand("eval", "measure a model: perplexity of a text, or puzzles")->require_subcommand(1);
   add_perplexity(*eval, commands);

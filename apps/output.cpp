@@ -13,17 +13,6 @@
 namespace headrace::app {
 namespace {
 
-// 0, or the errno of what failed.
-int write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return n < 0 ? errno : EIO;
-    text.remove_prefix(static_cast<size_t>(n));
-  }
-  return 0;
-}
-
 bool same_file(const struct stat& a, const struct stat& b) { return a.st_dev == b.st_dev && a.st_ino == b.st_ino; }
 
 // A descriptor for writing to `path`, or -1 with errno. A standard stream's is another one for it: with a place of its
@@ -49,6 +38,16 @@ int open_to_write(const char* path) {
 std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
+
+int write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(file, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : EIO;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return 0;
+}
 
 bool write_out(std::string_view text) {
   const int error = write_all(STDOUT_FILENO, text);
@@ -86,6 +85,10 @@ OutputFile::~OutputFile() { close(file_); }
 void OutputFile::write(std::string_view text) {
   const int error = write_all(file_, text);
   HR_REQUIRE(error == 0, ErrorCode::kIo, path_, ": cannot be written: ", reason(error));
+}
+
+void OutputFile::sync() {
+  HR_REQUIRE(fsync(file_) == 0, ErrorCode::kIo, path_, ": cannot be written: ", reason(errno));
 }
 
 }  // namespace headrace::app

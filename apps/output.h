@@ -17,6 +17,9 @@ std::string without_controls(std::string_view text, Keep keep = Keep::kNoControl
 // As much of it as somebody reads.
 void write_err(std::string_view text);
 
+// Writes all of it to an open file. Returns 0, or the errno of what failed.
+int write_all(int file, std::string_view text);
+
 // A file that is made, or emptied, when it is opened; but what standard output or standard error goes to is written
 // behind what is there, whatever its name.
 class OutputFile {
@@ -27,6 +30,7 @@ class OutputFile {
   ~OutputFile();
 
   void write(std::string_view text);  // Error kIo
+  void sync();                        // what was written survives a loss of power. Error kIo
 
  private:
   std::string path_;

@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "json.h"
+#include "headrace/text/json_string.h"
 
 namespace headrace::app {
 

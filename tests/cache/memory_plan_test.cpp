@@ -151,5 +151,14 @@ TEST(MemoryPlan, TheDefaultHoldsEightChatsOrHalfOfTheFreeMemory) {
   EXPECT_EQ(plan.num_states, 1 + 10);
 }
 
+TEST(MemoryPlan, TheDefaultHoldsAChatOfEachRunningRequest) {
+  for (const CachesText caches : {CachesText::kYes, CachesText::kNo}) {
+    const CacheNeeds needs = needs_of(kHybrid, 8192, 64, caches);
+    const MemoryPlan plan = plan_memory(default_memory(needs, 1000 * kGB), needs);
+    EXPECT_GE(plan.num_pages * 64, 64 * 4096);
+    EXPECT_GE(plan.num_states, caches == CachesText::kYes ? 64 + 64 : 64);
+  }
+}
+
 }  // namespace
 }  // namespace headrace

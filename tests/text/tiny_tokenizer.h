@@ -6,14 +6,9 @@
 
 #include "headrace/core/error.h"
 #include "headrace/text/byte_level.h"
+#include "headrace/text/json_string.h"
 
 namespace headrace {
-
-inline std::string json_string(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
-  return out + '"';
-}
 
 struct TinyAddedToken {
   int id;

@@ -36,7 +36,8 @@ struct LLMOptions {
   int32_t max_num_seqs = 1;       // most requests that run at a time; others wait
   SchedulerConfig::KeepText keep_text = SchedulerConfig::KeepText::kYes;
   // Bytes of K, V and recurrent states, of running requests and of cached text (plan_memory). Absent: those of eight
-  // chats, at most half of the free memory (default_memory). A CPU takes memory when it is used, a GPU at once.
+  // chats, or of max_num_seqs if these are more, at most half of the free memory (default_memory). A CPU takes memory
+  // when it is used, a GPU at once.
   std::optional<int64_t> cache_memory;
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights

@@ -16,9 +16,10 @@ namespace headrace {
 // text is out; tokens without text, or within a stop text, never count. Not thread-safe.
 class TextStream {
  public:
-  // `tokenizer` is not owned. `stops`: SamplingParams::stop.
-  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops)
-      : tokenizer_(tokenizer), detokenizer_(tokenizer), stops_(stops) {}
+  // `tokenizer` is not owned. `stops`: SamplingParams::stop. `special`: what becomes of special tokens.
+  TextStream(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
+             SpecialText special = SpecialText::kSkip)
+      : tokenizer_(tokenizer), special_(special), detokenizer_(tokenizer, special), stops_(stops) {}
 
   // Returns the text that `output` completes: often empty, never a stop text or anything after one, never an unfinished
   // character. Adds it and the token, if there is one, to `result`. Throws the output's error.
@@ -34,11 +35,13 @@ class TextStream {
     int32_t num_forwards;
   };
   std::string text_of(const StepOutput& output);
+  bool hides(int32_t id) const { return special_ == SpecialText::kSkip && tokenizer_.is_special(id); }
   bool spells(int32_t id) const;
   std::string filtered(const std::string& text);
   void count(Completion& result);
 
   const Tokenizer& tokenizer_;  // not owned
+  SpecialText special_;
   Detokenizer detokenizer_;
   StopFilter stops_;
   size_t num_bytes_ = 0;  // bytes from the detokenizer, before stop texts

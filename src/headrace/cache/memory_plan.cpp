@@ -61,10 +61,11 @@ std::string reasons_of(const MemoryPlan& plan, const CacheNeeds& n) {
 int64_t least_memory(const CacheNeeds& n) { return bytes_of(n, context_pages(n), working_states(n)); }
 
 int64_t default_memory(const CacheNeeds& n, int64_t available) {
-  const int64_t least = least_memory(n);
-  if (n.caches_text == CacheNeeds::CachesText::kNo) return least;
-  const int64_t states = caches_states(n) ? (kDefaultChats * 6 + 4) / 5 : 0;
-  const int64_t pages = std::max(context_pages(n), kDefaultChats * chat_pages(n));
+  const int64_t least = least_memory(n), running = n.max_requests;
+  const bool caches = n.caches_text == CacheNeeds::CachesText::kYes;
+  const int64_t chats = caches ? std::max<int64_t>(kDefaultChats, running) : running;
+  const int64_t states = caches_states(n) ? (chats * 6 + 4) / 5 : 0;
+  const int64_t pages = std::max(context_pages(n), chats * chat_pages(n));
   return std::max(least, std::min(bytes_of(n, pages, working_states(n) + states), available / 2));
 }
 

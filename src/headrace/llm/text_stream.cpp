@@ -30,13 +30,13 @@ std::string TextStream::text_of(const StepOutput& out) {
   if (out.finish_reason == FinishReason::kStop) return {};  // end tokens have no text
   if (spells(out.token.id)) hidden_.push_back({num_bytes_, out.num_forwards});
   std::string piece = filtered(detokenizer_.push(out.token.id));
-  if (tokenizer_.is_special(out.token.id))  // hidden in the text, but may match a stop text
+  if (hides(out.token.id))  // may match a stop text all the same
     piece += stops_.push(tokenizer_.bytes_of(out.token.id), StopFilter::Shown::kNo);
   return piece;
 }
 
 bool TextStream::spells(int32_t id) const {
-  return !tokenizer_.is_special(id) && tokenizer_.id_to_token(id) && !tokenizer_.bytes_of(id).empty();
+  return !hides(id) && tokenizer_.id_to_token(id) && !tokenizer_.bytes_of(id).empty();
 }
 
 std::string TextStream::filtered(const std::string& text) {
