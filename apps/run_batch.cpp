@@ -101,7 +101,7 @@ RunSettings settings_of(const RunBatchFlags& flags, const BatchInput& input, con
 // Requests of a chat's length that half of the free memory holds; from some number on, more make no step faster.
 int32_t default_num_seqs(const ModelInfo& model, const LLMOptions& options) {
   constexpr int64_t kTokens = 1024, kMostOnCpu = 32, kMostOnDevice = 256;
-  const Device device = open_device(options.device, options.log).device();
+  const Device device = open_device(options.device, options.log)->device();
   const bool on_cpu = device.type == DeviceType::kCPU;
   const int64_t free = on_cpu ? available_host_memory().value_or(std::numeric_limits<int64_t>::max())
                               : cuda_module().free_bytes(device.index);

@@ -3,7 +3,6 @@
 // memory. It is sampled once the host knows all tokens before its own, which it does long before the pass ends.
 #include <algorithm>
 #include <array>
-#include <unordered_map>
 #include <utility>
 
 #include "headrace/engine/engine.h"
@@ -113,16 +112,21 @@ bool Engine::commit_placeholders(const std::vector<ScheduledStep>& steps) {
 
 std::vector<int32_t> Engine::inputs_from(const std::vector<ScheduledStep>& before,
                                          const std::vector<ScheduledStep>& steps) const {
-  std::unordered_map<const Sequence*, int32_t> rows;  // of logits
+  std::vector<std::pair<int64_t, int32_t>> rows;  // by id: of logits
+  rows.reserve(before.size());
   int32_t row = 0;
   for (const ScheduledStep& step : before) {
-    if (!is_lost(step) && !step.plan.sample.empty()) rows.emplace(step.sequence, row + step.plan.scored.size());
+    if (!is_lost(step) && !step.plan.sample.empty())
+      rows.emplace_back(step.sequence->id, row + step.plan.scored.size());
     row += step.plan.num_logits_rows();
   }
+  std::ranges::sort(rows);
   std::vector<int32_t> from;
+  from.reserve(steps.size());
   for (const ScheduledStep& step : steps) {
     from.resize(from.size() + static_cast<size_t>(step.plan.num_rows()), -1);
-    if (const auto found = rows.find(step.sequence); found != rows.end()) from.back() = found->second;
+    const auto found = std::ranges::lower_bound(rows, std::pair(step.sequence->id, 0));
+    if (found != rows.end() && found->first == step.sequence->id) from.back() = found->second;
   }
   return from;
 }
