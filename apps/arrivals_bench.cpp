@@ -14,7 +14,7 @@ namespace headrace::app {
 namespace {
 
 constexpr int32_t kLeastOutput = 64, kMostOutput = 192;
-constexpr int kSteps = 1000;
+constexpr int kArrivalSteps = 1000;
 constexpr double kMostSeconds = 30;
 
 EngineConfig arrivals_config(const LLM& llm, int32_t requests, int32_t input_len) {
@@ -84,7 +84,7 @@ void bench_arrivals(LLM& llm, int32_t requests, int32_t input_len) {
   const EngineCounters before = engine.counters();
   std::vector<double> seconds;
   const auto start = Clock::now();
-  for (int i = 0; i < kSteps && (i < 8 || seconds_since(start) < kMostSeconds); ++i) {
+  for (int i = 0; i < kArrivalSteps && (i < 8 || seconds_since(start) < kMostSeconds); ++i) {
     const auto began = Clock::now();
     step(engine, arrivals);
     seconds.push_back(seconds_since(began));

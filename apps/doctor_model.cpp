@@ -17,8 +17,6 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kPageSize = 64;  // LLMOptions has it by default
-
 struct Report {
   ModelSummary model;
   ModelNeed need;

@@ -4,11 +4,6 @@
 #include "headrace/cache/kv_pool.h"
 
 namespace headrace::app {
-namespace {
-
-constexpr int32_t kPageSize = 64;  // LLMOptions has it by default
-
-}  // namespace
 
 ModelNeed need_of(const ModelInfo& info, std::optional<DType> kv_dtype) {
   const auto pages = [&](int32_t count) -> KVPoolConfig {

@@ -7,6 +7,8 @@
 
 namespace headrace::app {
 
+inline constexpr int32_t kPageSize = 64;  // LLMOptions has it by default
+
 struct ModelNeed {
   int64_t weights = 0, per_token = 0, per_request = 0;  // bytes
 
