@@ -1,0 +1,563 @@
+// Simulates an engine under load, with a model without weights: requests come, are given up, preempted and fail, pages
+// and states run out, and steps throw, all by a seed. Every token is compared with the model's definition, and the
+// ownership of pages and states is audited after every step. --seeds N --first-seed S --backend cpu|fake
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <map>
+#include <set>
+
+#include "engine/fake_model.h"
+#include "headrace/core/device_runtime.h"
+#include "headrace/core/scope_end.h"
+#include "headrace/engine/engine.h"
+#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/penalty.h"
+#include "support/fuzz.h"
+#include "support/random.h"
+
+namespace headrace::testing_support {
+namespace {
+
+constexpr int32_t kMostSteps = 3000;
+
+struct Arrival {
+  std::vector<int32_t> prompt;
+  SamplingParams params;
+  std::string salt;
+  int32_t step = 0;               // after which it comes
+  std::optional<size_t> goes_on;  // behind the prompt and the answer, as far as it is there, of an earlier one
+  // Tokens of the answer behind which it is given up or preempted.
+  std::optional<size_t> given_up_at, preempted_at;
+  std::optional<int32_t> given_up_after;  // steps since it came
+  // Its strategy throws when it has so many tokens behind the prompt.
+  enum class Throws : uint8_t { kNever, kInPlan, kInCommit } throws = Throws::kNever;
+  int32_t throws_at = 0;
+  bool left_out = false;  // by what makes a failing case smaller
+};
+
+struct StepFault {
+  int32_t step = 0;
+  ErrorCode code = ErrorCode::kInternal;
+  int32_t passes = 1;  // that fail
+  // On a fake device: work that is queued throws, in place of a pass.
+  enum class Where : uint8_t { kInPass, kOnDevice } where = Where::kInPass;
+};
+
+struct Case {
+  FakeText::States states = FakeText::States::kNone;
+  EngineConfig config;
+  std::vector<Arrival> arrivals;
+  std::vector<StepFault> faults;
+  std::optional<int32_t> most_rows;  // steps of more run out of memory
+};
+
+template <class T>
+T pick(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
+}
+
+int32_t between(Random& random, int32_t first, int32_t last) {
+  return first + static_cast<int32_t>(random.below(int64_t{last} - first + 1));
+}
+
+bool one_in(Random& random, int64_t n) { return random.below(n) == 0; }
+
+int32_t draw_token(Random& random) { return between(random, 4, FakeText::kVocab - 1); }
+
+// One of two beginnings that others have, too, and text of its own. A fatal one has no numbers some tokens later.
+std::vector<int32_t> draw_prompt(Random& random, int32_t most) {
+  std::vector<int32_t> prompt;
+  const int32_t stem = between(random, 0, 1);
+  const int32_t shared = pick(random, {0, 15, 16, 17, 32, 48, between(random, 0, 60)});
+  for (int32_t i = 0; i < shared; ++i) prompt.push_back(4 + (i * (stem + 3) + stem) % (FakeText::kVocab - 4));
+  for (int32_t i = between(random, 0, 20); i > 0; --i) prompt.push_back(draw_token(random));
+  if (one_in(random, 12)) prompt.insert(prompt.end(), {FakeText::kFatal, between(random, 1, 20)});
+  if (prompt.empty()) prompt.push_back(draw_token(random));
+  if (std::ssize(prompt) > most) prompt.resize(static_cast<size_t>(most));
+  return prompt;
+}
+
+SamplingParams draw_params(Random& random) {
+  using EndOfText = SamplingParams::EndOfText;
+  SamplingParams p{.max_tokens = pick(random, {1, 2, between(random, 1, 12), between(random, 1, 40)})};
+  p.temperature = pick(random, {0.0f, 0.0f, 0.7f, 1.0f, 1.5f});
+  if (p.temperature > 0) {
+    p.top_k = pick(random, {0, 0, 1, 5, 20});
+    p.top_p = pick(random, {1.0f, 1.0f, 0.9f, 0.5f});
+    p.min_p = pick(random, {0.0f, 0.0f, 0.05f});
+    if (!one_in(random, 4)) p.seed = random.next() % 1000;
+  }
+  p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
+  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
+  for (int32_t i = pick(random, {0, 0, 0, 1, 4}); i > 0; --i) p.stop_token_ids.push_back(draw_token(random));
+  return p;
+}
+
+Arrival draw_arrival(Random& random, int32_t most_prompt, size_t earlier) {
+  Arrival a{.prompt = draw_prompt(random, most_prompt), .params = draw_params(random)};
+  a.salt = pick(random, {"", "", "", "a", "b"});
+  if (earlier > 0 && one_in(random, 3)) a.goes_on = static_cast<size_t>(random.below(static_cast<int64_t>(earlier)));
+  if (one_in(random, 5)) a.given_up_at = static_cast<size_t>(between(random, 0, 12));
+  if (one_in(random, 8)) a.given_up_after = between(random, 0, 12);
+  if (one_in(random, 3)) a.preempted_at = static_cast<size_t>(between(random, 0, 12));
+  if (one_in(random, 12)) {
+    a.throws = pick(random, {Arrival::Throws::kInPlan, Arrival::Throws::kInCommit});
+    a.throws_at = between(random, 0, 12);
+  }
+  return a;
+}
+
+void draw_engine(Random& random, Case& c) {
+  RunnerConfig& runner = c.config.runner;
+  runner.page_size = pick(random, {1, 16, 16, 16, 32});
+  c.config.max_context_len = between(random, 64, 144);
+  c.config.max_requests = pick(random, {1, 2, 3, 4, 6, 12});
+  const int32_t of_context = (c.config.max_context_len + runner.page_size - 1) / runner.page_size;
+  runner.num_pages = of_context + between(random, 0, of_context * pick(random, {1, 1, 4}));
+  runner.num_states = pick(random, {c.config.max_requests, between(random, 1, c.config.max_requests + 4)});
+  runner.max_tokens = pick(random, {between(random, 1, 12), between(random, 12, 100)});
+  runner.context.determinism = pick(random, {Determinism::kFast, Determinism::kStrict});
+  if (one_in(random, 3)) runner.graphs = RunnerConfig::Graphs::kOff;
+  c.config.keep_text = one_in(random, 3) ? SchedulerConfig::KeepText::kNo : SchedulerConfig::KeepText::kYes;
+  using StepsAhead = EngineConfig::StepsAhead;
+  c.config.steps_ahead = pick(random, {StepsAhead::kNever, StepsAhead::kAlways, StepsAhead::kAlways});
+  if (one_in(random, 4)) c.config.vocab = FakeText::kVocab - 5;
+}
+
+void draw_faults(Random& random, Case& c, int32_t last_step) {
+  if (one_in(random, 8)) c.most_rows = between(random, 1, 24);
+  for (int32_t i = pick(random, {0, 0, 0, 1, 2}); i > 0; --i) {
+    StepFault fault{.step = between(random, 0, last_step + 20), .passes = pick(random, {1, 1, 2, 5})};
+    fault.code = pick(random, {ErrorCode::kOutOfMemory, ErrorCode::kOutOfMemory, ErrorCode::kInternal});
+    if (one_in(random, 6)) fault.code = ErrorCode::kCuda;
+    const bool on_device = fault.code != ErrorCode::kOutOfMemory && one_in(random, 2);
+    if (on_device) fault.where = StepFault::Where::kOnDevice;
+    c.faults.push_back(fault);
+  }
+}
+
+Case draw(uint64_t seed) {
+  Random random(seed);
+  Case c{.states = pick(random, {FakeText::States::kNone, FakeText::States::kRecurrent})};
+  draw_engine(random, c);
+  int32_t step = 0;
+  for (int32_t i = pick(random, {between(random, 1, 4), between(random, 4, 12)}); i > 0; --i) {
+    Arrival a = draw_arrival(random, c.config.max_context_len / 2, c.arrivals.size());
+    a.step = step;
+    c.arrivals.push_back(std::move(a));
+    step += pick(random, {0, 0, 1, between(random, 0, 20)});
+  }
+  draw_faults(random, c, step);
+  return c;
+}
+
+// Thrown by what is wrong.
+struct Wrong {
+  std::string text;
+};
+
+template <class... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (!holds) throw Wrong{str(parts...)};
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  FinishReason reason = FinishReason::kError;
+};
+
+// What the logits become before a token is chosen.
+std::vector<float> changed(std::vector<float> row, const SamplingParams& p, std::span<const int32_t> text) {
+  const float never = -std::numeric_limits<float>::infinity();
+  if (p.end_of_text == SamplingParams::EndOfText::kBanned) {
+    for (const int32_t id : FakeText::kEosIds) row[static_cast<size_t>(id)] = never;
+  }
+  for (const int32_t id : std::set(text.begin(), text.end())) {
+    float& logit = row[static_cast<size_t>(id)];
+    if (p.repetition_penalty != 1) logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+  }
+  return row;
+}
+
+int32_t chosen(std::vector<float> row, const SamplingParams& p, int32_t vocab, size_t position) {
+  if (p.temperature == 0) return static_cast<int32_t>(std::max_element(row.begin(), row.begin() + vocab) - row.begin());
+  SamplingParams draws{.temperature = p.temperature, .top_k = p.top_k, .top_p = p.top_p, .min_p = p.min_p};
+  draws.seed = p.seed.value_or(0);
+  const SampleSpot spot{.params = &draws, .position = static_cast<int64_t>(position) - 1};
+  const TensorView logits(row.data(), DType::kF32, {1, std::ssize(row)});
+  return Sampler(cpu::select_kernel_set(), {}, vocab).sample(logits, {&spot, 1}).front().id;
+}
+
+float logprob_of(std::span<const float> row, int32_t id) {
+  double sum = 0;
+  for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+  return static_cast<float>(static_cast<double>(row[static_cast<size_t>(id)]) - std::log(sum));
+}
+
+bool ends(const SamplingParams& p, int32_t id) {
+  const bool is_eos = std::ranges::find(FakeText::kEosIds, id) != FakeText::kEosIds.end();
+  return (is_eos && p.end_of_text == SamplingParams::EndOfText::kStops) ||
+         std::ranges::find(p.stop_token_ids, id) != p.stop_token_ids.end();
+}
+
+// The answer to a prompt, by the model's definition alone.
+Answer answer_of(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& p) {
+  const int32_t vocab = c.config.vocab > 0 ? c.config.vocab : FakeText::kVocab;
+  FakeText model(c.states);
+  for (const int32_t token : prompt) model.push(token);
+  std::vector<int32_t> text = prompt;
+  Answer answer;
+  for (;;) {
+    const std::vector<float> row = model.logits();
+    if (std::isnan(row.front())) return answer;
+    const int32_t id = chosen(changed(row, p, text), p, vocab, text.size());
+    answer.tokens.push_back(id), answer.logprobs.push_back(logprob_of(row, id));
+    text.push_back(id), model.push(id);
+    if (ends(p, id)) answer.reason = FinishReason::kStop;
+    else if (std::ssize(answer.tokens) >= p.max_tokens) answer.reason = FinishReason::kLength;
+    else if (std::ssize(text) >= c.config.max_context_len) answer.reason = FinishReason::kContext;
+    else continue;
+    return answer;
+  }
+}
+
+// The autoregressive one, which throws for requests that are to fail in it.
+class ThrowingStrategy final : public DecodingStrategy {
+ public:
+  struct Fault {
+    Arrival::Throws where = Arrival::Throws::kNever;
+    int32_t at = 0;  // tokens behind the prompt
+    bool thrown = false;
+  };
+  explicit ThrowingStrategy(std::map<int64_t, Fault>& faults)
+      : ThrowingStrategy(make_strategy("autoregressive", {}), faults) {}
+
+  void start(Sequence& s) const override { inner_->start(s); }
+  StepPlan plan(const Sequence& s, int32_t budget) const override {
+    throw_if_due(s, Arrival::Throws::kInPlan);
+    return inner_->plan(s, budget);
+  }
+  bool may_preempt(const Sequence& s) const override { return inner_->may_preempt(s); }
+  void restart(Sequence& s) const override { inner_->restart(s); }
+  void commit(Sequence& s, const StepPlan& plan, std::span<const SampledToken> sampled) const override {
+    throw_if_due(s, Arrival::Throws::kInCommit);
+    inner_->commit(s, plan, sampled);
+  }
+
+ private:
+  ThrowingStrategy(std::unique_ptr<DecodingStrategy> inner, std::map<int64_t, Fault>& faults)
+      : DecodingStrategy(inner->name(), inner->traits()), inner_(std::move(inner)), faults_(faults) {}
+  void throw_if_due(const Sequence& s, Arrival::Throws where) const {
+    const auto found = faults_.find(s.id);
+    if (found == faults_.end() || found->second.where != where || s.num_tokens() - s.prompt_len < found->second.at)
+      return;
+    found->second.thrown = true;
+    throw std::runtime_error("injected");
+  }
+
+  std::unique_ptr<DecodingStrategy> inner_;
+  std::map<int64_t, Fault>& faults_;
+};
+
+// A request that came.
+struct Live {
+  size_t arrival = 0;
+  int64_t id = 0;
+  int32_t came_at = 0;
+  std::vector<int32_t> prompt;
+  Answer expected;
+  std::vector<int32_t> tokens;
+  std::optional<FinishReason> ended;  // kAborted, too
+};
+
+class Simulation {
+ public:
+  Simulation(const Case& c, bench::FakeDevice* device)
+      : case_(c), device_(device), model_(c.states, device), engine_(model_, config_of(c, device), strategy_of()) {
+    engine_.observe([this](StepMoment moment, const Sequence&, const StepPlan& plan) {
+      if (moment == StepMoment::kPlanned) rows_planned_ += plan.num_rows();
+    });
+  }
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+  // Queued work refers to the model.
+  ~Simulation() {
+    while (device_ != nullptr) {
+      try {
+        device_->synchronize();
+        return;
+      } catch (const Error&) {  // injected, and not read by the engine
+      }
+    }
+  }
+
+  void run() {
+    model_.passes().most_rows = case_.most_rows;
+    for (step_ = 0; !dead_ && (next_ < case_.arrivals.size() || !engine_.idle()); ++step_) {
+      require(step_ < kMostSteps, "not over after ", kMostSteps, " steps");
+      take_arrivals();
+      arm_faults();
+      step();
+      engine_.scheduler().audit();
+      give_up_and_preempt();
+      engine_.scheduler().audit();
+    }
+    check_end();
+  }
+
+ private:
+  static EngineConfig config_of(const Case& c, bench::FakeDevice* device) {
+    EngineConfig config = c.config;
+    config.runner.ops = device != nullptr ? &device->ops() : &FakeModel::kernels();
+    config.runner.runtime = device;
+    config.runner.backend = device != nullptr ? "cuda" : "cpu";
+    if (device != nullptr) config.runner.context.stream = device->stream();
+    return config;
+  }
+  std::unique_ptr<DecodingStrategy> strategy_of() { return std::make_unique<ThrowingStrategy>(strategy_faults_); }
+
+  std::string name_of_request(const Live& live) const {
+    return str("request ", live.arrival, " (prompt of ", live.prompt.size(), ", ", live.tokens.size(), " tokens so far)");
+  }
+
+  void take_arrivals() {
+    while (next_ < case_.arrivals.size() && (case_.arrivals[next_].step <= step_ || engine_.idle())) {
+      const size_t i = next_++;
+      if (!case_.arrivals[i].left_out) submit(i);
+    }
+  }
+
+  std::vector<int32_t> prompt_of(const Arrival& a) const {
+    std::vector<int32_t> prompt;
+    const auto before = std::ranges::find(lives_, a.goes_on.value_or(SIZE_MAX), &Live::arrival);
+    if (a.goes_on && before != lives_.end()) {
+      prompt = before->prompt;
+      prompt.insert(prompt.end(), before->tokens.begin(), before->tokens.end());
+    }
+    prompt.insert(prompt.end(), a.prompt.begin(), a.prompt.end());
+    return std::ssize(prompt) < case_.config.max_context_len ? prompt : a.prompt;
+  }
+
+  void submit(size_t i) {
+    const Arrival& a = case_.arrivals[i];
+    Live live{.arrival = i, .came_at = step_, .prompt = prompt_of(a)};
+    SamplingParams params = a.params;
+    const int32_t vocab = case_.config.vocab > 0 ? case_.config.vocab : FakeText::kVocab;
+    std::erase_if(params.stop_token_ids, [&](int32_t id) { return id >= vocab; });
+    live.expected = answer_of(case_, live.prompt, params);
+    live.id = engine_.add({.prompt = live.prompt, .params = params, .cache_salt = a.salt});
+    if (a.throws != Arrival::Throws::kNever) strategy_faults_[live.id] = {a.throws, a.throws_at};
+    lives_.push_back(std::move(live));
+  }
+
+  void arm_faults() {
+    for (const StepFault& fault : case_.faults) {
+      if (fault.step != step_) continue;
+      if (fault.where == StepFault::Where::kOnDevice && device_ != nullptr) {
+        device_->run([this, code = fault.code] {
+          ++device_faults_;
+          throw Error(code, "injected");
+        });
+      } else {
+        model_.passes().fails = fault.passes, model_.passes().error = fault.code;
+      }
+    }
+  }
+
+  int32_t num_faults() const { return model_.passes().num_failed + device_faults_; }
+
+  void step() {
+    const int32_t faults = num_faults();
+    const EngineCounters before = engine_.counters();
+    model_.passes().out_of_memory.clear();
+    std::vector<StepOutput> outputs;
+    try {
+      outputs = engine_.step();
+    } catch (const Error& e) {
+      require(num_faults() > faults, "a step threw without a fault: ", e.what());
+      return take_failed_step(e);
+    }
+    std::set<int64_t> failed;
+    int64_t tokens = 0;
+    for (const StepOutput& out : outputs) {
+      take(out);
+      tokens += out.error ? 0 : 1;
+    }
+    require(engine_.counters().tokens - before.tokens == tokens, "the engine counts ",
+            engine_.counters().tokens - before.tokens, " tokens of a step, it returned ", tokens);
+    for (const Live& live : lives_) {
+      require(engine_.has(live.id) == !live.ended, name_of_request(live),
+              live.ended ? " has ended, but the engine has it" : " is lost");
+    }
+  }
+
+  void take(const StepOutput& out) {
+    const auto found = std::ranges::find(lives_, out.sequence_id, &Live::id);
+    require(found != lives_.end(), "an output of the unknown request ", out.sequence_id);
+    Live& live = *found;
+    require(!live.ended, name_of_request(live), " has an output after its last one");
+    live.ended = out.finish_reason;
+    if (out.error) return check_failed(live, *out.error);
+    const Answer& expected = live.expected;
+    const size_t at = live.tokens.size();
+    require(at < expected.tokens.size(), name_of_request(live), ": got ", out.token.id, ", expected ",
+            expected.reason == FinishReason::kError ? "an error" : "no more");
+    require(out.token.id == expected.tokens[at], name_of_request(live), ": got ", out.token.id, ", expected ",
+            expected.tokens[at]);
+    require(std::abs(out.token.logprob - expected.logprobs[at]) < 1e-3f, name_of_request(live), ": logprob is ",
+            out.token.logprob, ", expected ", expected.logprobs[at]);
+    live.tokens.push_back(out.token.id);
+    const bool last = live.tokens.size() == expected.tokens.size() && expected.reason != FinishReason::kError;
+    require(out.finish_reason == (last ? std::optional(expected.reason) : std::nullopt), name_of_request(live),
+            last ? " did not end" : " ended too early", ", or for another reason");
+  }
+
+  // A request may fail alone if its logits are no numbers, its strategy threw or it ran out of memory alone.
+  void check_failed(const Live& live, const Error& error) const {
+    const bool no_numbers =
+        live.expected.reason == FinishReason::kError && live.tokens.size() == live.expected.tokens.size();
+    const auto fault = strategy_faults_.find(live.id);
+    const bool threw = fault != strategy_faults_.end() && fault->second.thrown;
+    const bool alone = error.code() == ErrorCode::kOutOfMemory &&
+                       std::ranges::any_of(model_.passes().out_of_memory,
+                                           [](const FakePasses::Pass& p) { return p.spans == 1 && p.rows == 1; });
+    require(no_numbers || threw || alone, name_of_request(live), " failed without a fault of its own: ", error.what());
+  }
+
+  // True if it may have been in a pass of the step that threw. On a device the host does not see tokens.
+  bool may_have_run(const Live& live) const {
+    if (device_ != nullptr) return true;
+    std::vector<int32_t> text = live.prompt;
+    text.insert(text.end(), live.expected.tokens.begin(), live.expected.tokens.end());
+    const auto is_of = [&text](const FakePasses::Rows& rows) {
+      return rows.position + std::ssize(rows.tokens) <= std::ssize(text) &&
+             std::equal(rows.tokens.begin(), rows.tokens.end(), text.begin() + rows.position);
+    };
+    return std::ranges::any_of(model_.passes().last,
+                               [&](const FakePasses::Pass& p) { return std::ranges::any_of(p.requests, is_of); });
+  }
+
+  void take_failed_step(const Error& e) {
+    require(std::string_view(e.what()).find("injected") != std::string_view::npos, "a step threw ", e.what());
+    dead_ = engine_.fault().has_value();
+    require(dead_ == (e.code() == ErrorCode::kCuda), "a step threw ", e.what(), ", and the engine ",
+            dead_ ? "gave up" : "goes on");
+    size_t ended = 0;
+    for (Live& live : lives_) {
+      if (live.ended || engine_.has(live.id)) continue;
+      live.ended = FinishReason::kError;
+      ++ended;
+      require(dead_ || may_have_run(live), name_of_request(live), " ended with a step of others");
+    }
+    require(dead_ || ended <= static_cast<size_t>(case_.config.max_requests), ended, " requests ended with a step");
+    require(e.code() != ErrorCode::kOutOfMemory, "a step that ran out of memory ended ", ended, " requests");
+  }
+
+  void give_up_and_preempt() {
+    for (Live& live : lives_) {
+      if (live.ended) continue;
+      const Arrival& a = case_.arrivals[live.arrival];
+      if (a.preempted_at && live.tokens.size() >= *a.preempted_at && !preempted_.contains(live.id) &&
+          engine_.preempt(live.id)) {
+        preempted_.insert(live.id);
+      }
+      const bool enough = a.given_up_at && live.tokens.size() >= *a.given_up_at;
+      if (!enough && (!a.given_up_after || step_ < live.came_at + *a.given_up_after)) continue;
+      engine_.abort(live.id);
+      live.ended = FinishReason::kAborted;
+      require(!engine_.has(live.id), name_of_request(live), " was aborted, but the engine has it");
+    }
+  }
+
+  void check_end() {
+    for (const Live& live : lives_) require(live.ended.has_value(), name_of_request(live), " has not ended");
+    require(engine_.idle(), "the engine is not idle");
+    const Scheduler& scheduler = engine_.scheduler();
+    require(scheduler.free_pages() == case_.config.runner.num_pages, scheduler.free_pages(), " pages are free of ",
+            case_.config.runner.num_pages);
+    const bool recurrent = case_.states == FakeText::States::kRecurrent;
+    require(!recurrent || scheduler.free_states() == case_.config.runner.num_states, scheduler.free_states(),
+            " states are free of ", case_.config.runner.num_states);
+    // Rows of requests that ended while they were in flight are not planned again.
+    require(num_faults() > 0 || engine_.counters().rows >= rows_planned_, "the engine counts ",
+            engine_.counters().rows, " rows, planned ", rows_planned_);
+    if (!dead_) return;
+    try {
+      engine_.step();
+    } catch (const Error& e) {
+      return require(e.code() == ErrorCode::kCuda, "a dead engine throws ", e.what());
+    }
+    throw Wrong{"an engine whose device failed goes on"};
+  }
+
+  const Case& case_;
+  bench::FakeDevice* device_;
+  FakeModel model_;
+  std::map<int64_t, ThrowingStrategy::Fault> strategy_faults_;  // by id
+  Engine engine_;
+  std::vector<Live> lives_;
+  std::set<int64_t> preempted_;
+  size_t next_ = 0;  // arrival
+  int32_t step_ = 0;
+  int32_t device_faults_ = 0;
+  int64_t rows_planned_ = 0;
+  bool dead_ = false;
+};
+
+std::string summary_of(const Case& c) {
+  return str(c.states == FakeText::States::kNone ? "dense" : "hybrid", ", ", c.arrivals.size(), " requests, ",
+             c.config.max_requests, " at once, context ", c.config.max_context_len, ", ", c.config.runner.num_pages,
+             " pages of ", c.config.runner.page_size, ", ", c.config.runner.num_states, " states, ",
+             c.config.runner.max_tokens, " rows a step",
+             c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
+             c.config.steps_ahead == EngineConfig::StepsAhead::kAlways ? ", steps ahead" : "",
+             c.config.runner.graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", ", ", c.faults.size(),
+             " faults");
+}
+
+std::string wrong_with(const Case& c, bench::FakeDevice* device) {
+  try {
+    Simulation(c, device).run();
+  } catch (const Wrong& wrong) {
+    return wrong.text;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// Leaves out what the case does not need to fail.
+std::string smallest_wrong(Case c, bench::FakeDevice* device, std::string wrong) {
+  std::string left;
+  for (Arrival& a : c.arrivals) {
+    a.left_out = true;
+    const std::string without = wrong_with(c, device);
+    a.left_out = without.empty();
+    if (!without.empty()) wrong = without;
+  }
+  for (size_t i = 0; i < c.arrivals.size(); ++i) {
+    if (!c.arrivals[i].left_out) left += (left.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return str(wrong, "\nwith the requests ", left, " alone");
+}
+
+FuzzCase fuzz_case(uint64_t seed, const FuzzArguments& arguments) {
+  static bench::FakeDevice fake(FakeModel::kernels());
+  HR_REQUIRE(arguments.backend == "cpu" || arguments.backend == "fake", ErrorCode::kInvalidArgument, "backend is '",
+             arguments.backend, "', expected cpu or fake");
+  bench::FakeDevice* device = arguments.backend == "fake" ? &fake : nullptr;
+  const Case c = draw(seed);
+  return {.summary = summary_of(c), .wrong = [=] {
+            const std::string wrong = wrong_with(c, device);
+            return wrong.empty() ? wrong : smallest_wrong(c, device, wrong);
+          }};
+}
+
+}  // namespace
+}  // namespace headrace::testing_support
+
+int main(int argc, char** argv) {
+  return headrace::testing_support::fuzz_main("engine_simulator", argc, argv, headrace::testing_support::fuzz_case);
+}
