@@ -135,13 +135,16 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForAStep) {
   ForwardBatch batch{.mode = ForwardMode::kExtend};
   batch.attn.spans = {{.q_len = kRows}};
   for (int32_t row = 0; row < kRows; ++row) batch.logits_rows.push_back(row);
-  const auto refused =
-      testing_support::refusal_of([&] { runner.launch(batch, {.choice = TokenChoice{.vocab = 8, .draws = draws}}); });
+  const auto refused = testing_support::refusal_of([&] {
+    runner.launch(batch);
+    runner.choose({.choice = TokenChoice{.vocab = 8, .draws = draws}});
+  });
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(
       refused.sentence,
-      "a step of 200 rows: cuda:0: could not allocate 8800 bytes; 7 of 9 are free; try a smaller max_model_len, or "
+      "a step of 200 rows: cuda:0: could not allocate 5600 bytes; 7 of 9 are free; try a smaller max_model_len, or "
       "fewer tokens per step (max_num_batched_tokens)");
+  EXPECT_FALSE(runner.retire().tokens);  // its pass ran
   EXPECT_EQ(runner.num_in_flight(), 0u);
 }
 

@@ -72,7 +72,7 @@ TEST(TokenOccurrence, AreThoseOfEachTextAsItIsNow) {
     }
     if (rows.empty()) continue;
     const Tensor logits = ones(count + 1);
-    seen.penalize(logits, rows, kMask, {});
+    seen.penalize(logits, rows, kMask);
     for (const PenalizedRows& one : rows) {
       for (int64_t r = one.first; r < one.first + one.count; ++r) {
         expect_penalised(logits, r, texts.at(one.text).tokens, one.penalty);
@@ -80,23 +80,6 @@ TEST(TokenOccurrence, AreThoseOfEachTextAsItIsNow) {
     }
     expect_penalised(logits, count, {}, 1);
     if (HasFailure()) return;
-  }
-}
-
-// The last token of each text is known where the model runs alone.
-TEST(TokenOccurrence, TheLastTokenIsWhatTheDeviceSaysItIs) {
-  TokenOccurrence seen(reference::ops(), {}, cpu_runtime(), kVocab);
-  std::vector<int32_t> tokens = {7, 8};
-  seen.penalize(ones(1), std::array{PenalizedRows{1, tokens, 2, 3, 0, 1}}, {}, {});
-  for (const int32_t drawn : {40, 41, 40}) {
-    tokens.push_back(0);  // as if
-    Tensor last(DType::kI32, {2});
-    last.data_as<int32_t>()[0] = drawn, last.data_as<int32_t>()[1] = 50;  // the second row is nobody's
-    const Tensor logits = ones(2);
-    seen.penalize(logits, std::array{PenalizedRows{1, tokens, static_cast<int32_t>(tokens.size()), 3, 0, 1}}, {}, last);
-    tokens.back() = drawn;
-    expect_penalised(logits, 0, tokens, 3);
-    expect_penalised(logits, 1, {}, 1);
   }
 }
 

@@ -6,7 +6,10 @@ namespace headrace {
 
 StepPlan Autoregressive::plan(const Sequence& sequence, int32_t budget) const {
   const TokenRange run{sequence.num_cached, std::min(sequence.num_tokens(), sequence.num_cached + budget)};
-  return causal_step(run, run.end == sequence.num_tokens() ? TokenRange{run.end - 1, run.end} : TokenRange{});
+  StepPlan plan = causal_step(run, run.end == sequence.num_tokens() ? TokenRange{run.end - 1, run.end} : TokenRange{});
+  const TokenRange scored{std::max(run.begin, sequence.num_scored), std::min(run.end, sequence.prompt_len - 1)};
+  if (sequence.params.prompt_logprobs && scored.size() > 0) plan.scored = scored;
+  return plan;
 }
 
 void Autoregressive::commit(Sequence& sequence, const StepPlan& plan, std::span<const SampledToken> sampled) const {

@@ -47,7 +47,10 @@ struct SoftRow {
 // One sequence's share of a step. Strategies fill it; kernels do not depend on the strategy.
 struct StepPlan {
   SmallVector<PlannedSpan> spans;  // tokens in this order; empty: nothing fits the budget
-  SmallVector<SampleRow> sample;   // ascending in row, each row once; the LM head runs on these and on `guides`
+  // Positions of the prompt whose rows give the log-probability of the token behind them (prompt_logprobs). They lie
+  // before all of `sample`. A plan with some has one span.
+  TokenRange scored = {};
+  SmallVector<SampleRow> sample;  // ascending in row, each row once; the LM head runs on these, `scored` and `guides`
   // Rows of the unconditional logits for classifier-free guidance (cfg_scale): one per entry of `sample`, all behind
   // these, ascending; empty: no guidance. A strategy that uses guides keeps neither logits nor candidates.
   std::vector<int32_t> guides = {};
@@ -60,6 +63,7 @@ struct StepPlan {
   enum class Logits : uint8_t { kRead, kKept } logits = Logits::kRead;
 
   int32_t num_rows() const;
+  int32_t num_logits_rows() const;
   // Returns true if a span's tokens see a cached key that the step itself stores. No plan may do this: attention may
   // read cached keys before the step's own stores (DeviceMetadata).
   bool calls_cached_what_it_stores() const;

@@ -10,6 +10,10 @@ int32_t StepPlan::num_rows() const {
   return rows;
 }
 
+int32_t StepPlan::num_logits_rows() const {
+  return scored.size() + static_cast<int32_t>(std::ssize(sample) + std::ssize(guides));
+}
+
 bool StepPlan::calls_cached_what_it_stores() const {
   const auto sees_one_of = [](const KeySpan& keys, const TokenRange& store) {
     const int32_t end = std::min(store.end, keys.ctx_len);

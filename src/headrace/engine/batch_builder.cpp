@@ -31,6 +31,9 @@ void BatchBuilder::add(const ScheduledStep& step, const ReqToTokenPool& table) {
   HR_ASSERT(!step.plan.calls_cached_what_it_stores());
   const auto row0 = static_cast<int32_t>(ids_.size());
   for (const PlannedSpan& span : step.plan.spans) add_span(step, span, table);
+  for (int32_t p = step.plan.scored.begin; p < step.plan.scored.end; ++p) {
+    batch_.logits_rows.push_back(row0 + p - step.plan.spans.front().keys.phys0);
+  }
   for (const SampleRow& sample : step.plan.sample) batch_.logits_rows.push_back(row0 + sample.row);
   for (const int32_t guide : step.plan.guides) batch_.logits_rows.push_back(row0 + guide);
   for (const SoftRow& soft : step.plan.soft) soft_.push_back({row0 + soft.row, soft.parts});

@@ -11,8 +11,8 @@ namespace headrace {
 // Owns the memory behind the batch's views; each build() invalidates the batch returned before. Not thread-safe.
 class BatchBuilder {
  public:
-  // Builds the batch of `steps`, in their order. Its logits_rows follow that order: each step's sample rows, then its
-  // guide rows. `table` gives pages and state slots; `backend` is not owned.
+  // Builds the batch of `steps`, in their order. Its logits_rows follow that order: each step's scored rows, then its
+  // sample rows, then its guide rows. `table` gives pages and state slots; `backend` is not owned.
   const ForwardBatch& build(std::span<const ScheduledStep> steps, const ReqToTokenPool& table,
                             AttentionBackend* backend);
 

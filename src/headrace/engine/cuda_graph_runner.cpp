@@ -315,7 +315,7 @@ const CudaGraphRunner::BySize* CudaGraphRunner::rows_for(const ForwardBatch& bat
   return takes(config_.canvases) && fits(canvases(), batch) ? &canvases_ : nullptr;
 }
 
-TensorView CudaGraphRunner::run(const ForwardBatch& batch, const TensorView& ids) {
+TensorView CudaGraphRunner::run(const ForwardBatch& batch, const ChangeIds& change_ids) {
   const auto logits_rows = static_cast<int32_t>(batch.logits_rows.size());
   const int32_t most_keys = most_keys_of_batch(batch);
   const ForwardBatch* padded = nullptr;
@@ -330,7 +330,7 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch, const TensorView& ids
     padded = &padding_.fill(batch, sizes_of(found->first, static_cast<int32_t>(captured->logits.dim(0))));
   }
   const ForwardBatch& on_device = device_batch_.upload(*padded);
-  if (ids) runtime_.copy_on_device(on_device.input_ids.data(), ids.data(), static_cast<size_t>(ids.bytes()));
+  change_ids(on_device.input_ids);
   backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
                                                                          static_cast<int32_t>(on_device.batch_size()));
   captured->graph->launch();

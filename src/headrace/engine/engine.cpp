@@ -56,6 +56,10 @@ void check_valid(const ScheduledStep& step, std::span<const SampledToken> sample
     HR_REQUIRE(sampled[i].is_valid(), ErrorCode::kModelFile, "request ", step.sequence->id, ": the logits of position ",
                step.plan.sample[i].position, " are NaN or infinite", kNotNumbers);
   }
+  for (int32_t p = step.plan.scored.begin; p < step.plan.scored.end; ++p) {
+    HR_REQUIRE(!std::isnan(step.sequence->prompt_logprobs[static_cast<size_t>(p)].token.logprob), ErrorCode::kModelFile,
+               "request ", step.sequence->id, ": the logits of position ", p + 1, " are NaN", kNotNumbers);
+  }
 }
 
 }  // namespace
@@ -141,7 +145,6 @@ int64_t Engine::add(EngineRequest request) {
   start(*sequence);
   scheduler_.add(*sequence);
   sequences_.emplace(next_id_, std::move(sequence));
-  batch_changed_ = true;
   return next_id_++;
 }
 
@@ -155,8 +158,11 @@ std::optional<PrefixMiss> Engine::why_miss(int64_t id) const {
 
 bool Engine::preempt(int64_t id) {
   const auto found = sequences_.find(id);
-  if (found == sequences_.end() || !in_flight_.empty() || !scheduler_.preempt(*found->second)) return false;
-  batch_changed_ = true;
+  if (found == sequences_.end()) return false;
+  Sequence& s = *found->second;
+  if (in_flight_.empty()) return scheduler_.preempt(s);
+  if (s.table_row == 0 || !strategy_->may_preempt(s)) return false;
+  to_preempt_.push_back(id);
   return true;
 }
 
@@ -165,7 +171,6 @@ void Engine::end(int64_t id, PageTable::Keeps keeps) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   if (found->second->begun) ended_misses_[id] = found->second->miss;
-  batch_changed_ = true;  // if it waited, another one may fit in its place
   for (InFlightStep& in_flight : in_flight_) {
     for (ScheduledStep& step : in_flight.steps) {
       if (step.sequence == found->second.get()) step.sequence = nullptr;
@@ -310,17 +315,17 @@ void Engine::run_largest_step() {
   while (!idle()) step();
 }
 
-std::vector<ScheduledStep> Engine::next_steps(Scheduler::Admits admits) {
-  const bool retries = !retries_.empty() && admits == Scheduler::Admits::kWhoFits;
-  std::vector<ScheduledStep> steps = scheduler_.next(admits, retries ? retries_.front() : std::vector<int64_t>());
+std::vector<ScheduledStep> Engine::next_steps(Scheduler::Preempts preempts) {
+  std::vector<ScheduledStep> steps =
+      scheduler_.next(preempts, retries_.empty() ? std::vector<int64_t>() : retries_.front());
   note(steps);
   for (const StateCopy& copy : scheduler_.take_state_copies()) runner_.copy_state(copy.from, copy.to);
   return steps;
 }
 
-std::optional<std::vector<ScheduledStep>> Engine::try_next_steps(Scheduler::Admits admits) {
+std::optional<std::vector<ScheduledStep>> Engine::try_next_steps(Scheduler::Preempts preempts) {
   try {
-    return next_steps(admits);
+    return next_steps(preempts);
   } catch (...) {
     const std::vector<int64_t> unplanned = scheduler_.in_plan();
     if (unplanned.empty()) throw;
@@ -356,7 +361,7 @@ bool Engine::commit_or_fail(const ScheduledStep& step, std::span<const SampledTo
     check_valid(step, sampled);
     if (before == Committed::kNothing) {
       strategy_->commit(s, step.plan, sampled);
-    } else {
+    } else if (!sampled.empty()) {
       s.tokens.back() = sampled.front().id, s.chosen.back() = sampled.front();
     }
     return true;
@@ -373,6 +378,8 @@ void Engine::publish(Sequence& s) {
     StepOutput& output = outputs_.emplace_back();  // filled in place, as a copy waits for its parts
     output.sequence_id = s.id, output.token = token, output.finish_reason = s.finish_reason;
     output.num_forwards = s.num_forwards, output.num_reused = s.num_reused;
+    output.prompt_logprobs = std::exchange(s.prompt_logprobs, {});
+    if (!s.top.empty()) output.top = std::move(s.top[static_cast<size_t>(s.num_output() - 1)]);
   }
 }
 
@@ -391,8 +398,14 @@ std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
   std::vector<float> scores = run_step_or_fail([&] {
     drain();  // of a step whose requests were all aborted
     const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()), {.scored = next});
-    return runner_.retire().scores;
+    std::vector<LogprobRow> rows;
+    for (const int32_t token : next) rows.push_back({.row = static_cast<int32_t>(std::ssize(rows)), .token = token});
+    const std::vector<TokenDraw> draws(rows.size());
+    runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
+    runner_.choose({.choice = TokenChoice{.vocab = model_.info().vocab_size, .draws = draws}, .logprobs = rows});
+    std::vector<float> of_rows;
+    for (const RowLogprobs& row : runner_.retire().logprobs) of_rows.push_back(row.logprob);
+    return of_rows;
   });
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -95,9 +96,9 @@ class Engine {
     return add(EngineRequest{.prompt = std::move(prompt), .params = params, .cache_salt = std::move(cache_salt)});
   }
   void abort(int64_t id);  // frees its pages and states; ignores an unknown id
-  // Preempts a running request: it gives up its pages and state, waits at the head of the queue, and then runs its text
-  // again, from what the prefix cache still has. In strict mode no bit of its tokens changes. False, without effect,
-  // while a step of it is in flight, if it does not run, or if its strategy would then decide other tokens.
+  // Preempts a running request before the next step of it is planned: it gives up its pages and state, waits at the
+  // head of the queue, and then runs its text again, from what the prefix cache still has. In strict mode no bit of its
+  // tokens changes. False, without effect, if it does not run, or if its strategy would then decide other tokens.
   bool preempt(int64_t id);
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
@@ -158,34 +159,37 @@ class Engine {
   void give_up(const std::string& fault);
   void check_device() const;
   // Plans the next step. Throws what the scheduler throws.
-  std::vector<ScheduledStep> next_steps(Scheduler::Admits admits = Scheduler::Admits::kWhoFits);
+  std::vector<ScheduledStep> next_steps(Scheduler::Preempts preempts = Scheduler::Preempts::kIfNeeded);
   // As above. If requests cannot be planned, ends these and returns nothing; the others are unchanged.
-  std::optional<std::vector<ScheduledStep>> try_next_steps(Scheduler::Admits admits);
+  std::optional<std::vector<ScheduledStep>> try_next_steps(Scheduler::Preempts preempts);
   std::vector<StepOutput> run_step();
 
-  // kTwo: the next step may be launched before the host has read this one's tokens.
-  enum class Depth : uint8_t { kOne, kTwo };
-  // A step from its plan to its commit, in the order of its rows. The sequence of an aborted request is null.
+  // A step from its plan to its commit, in the order of its rows. The sequence of a request that has ended is null.
   struct InFlightStep {
     std::vector<ScheduledStep> steps;  // empty: a warm-up
-    Depth depth = Depth::kOne;
+    std::vector<LogprobRow> logprobs = {};
+    std::vector<size_t> logprob_steps = {};  // index in `steps` of each of them
+    std::exception_ptr failed = nullptr;     // why it could not be launched or sampled; its turn comes in the next call
   };
-  Depth depth_of(const std::vector<ScheduledStep>& steps) const;
   // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
   bool launch_first();
   bool may_launch_next() const;
-  // Commits placeholders for the tokens of the step in flight and launches the one behind it, whose input ids they are.
-  // Launches none if a request fails.
+  // Commits placeholders for the tokens of the step in flight, and launches the forward pass of the step behind it. Its
+  // input ids are those tokens, which the host does not know. Launches none if a request fails or nothing is to be run.
   void launch_next();
   // Returns false if a request fails.
   bool commit_placeholders(const std::vector<ScheduledStep>& steps);
-  // Returns `planned` in the order of the in-flight step, which the device keeps. The scheduler's order changes when
-  // the last chunk of a prompt is cached.
-  static std::vector<ScheduledStep> in_order_of(const std::vector<ScheduledStep>& before,
-                                                std::vector<ScheduledStep> planned);
-  void choose_step_rows(int32_t rows);      // after the step that launch_first() launched and timed
-  void launch(ModelRunner::Inputs inputs);  // the newest step in flight, which is planned
-  void drain();                             // waits for all steps in flight and drops their results
+  // Returns, for each token of the batch of `steps`, the index of the row of logits of the step in flight that decides
+  // it, or -1.
+  std::vector<int32_t> inputs_from(const std::vector<ScheduledStep>& before,
+                                   const std::vector<ScheduledStep>& steps) const;
+  void start_timer();                               // of a step that runs from now on
+  void choose_step_rows(int32_t rows);              // by the time since then
+  void launch(std::span<const int32_t> from = {});  // the newest step in flight, which is planned
+  void choose();                                    // its tokens; all tokens before them are known
+  std::vector<LogprobRow> logprob_rows(InFlightStep& step) const;
+  void keep_logprobs(const InFlightStep& step, std::vector<RowLogprobs> logprobs) const;
+  void drain();  // waits for all steps in flight and drops their results
 
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   // Returns one token per sample row of a retired step, in order.
@@ -199,7 +203,7 @@ class Engine {
   // `unguided`: see Sampler::sample.
   std::vector<SampledToken> sample(const std::vector<ScheduledStep>& steps, const Tensor& logits,
                                    const TensorView& unguided) const;
-  // kAssumed: the strategy has already committed a placeholder token per step, which is overwritten.
+  // kAssumed: the strategy has already committed placeholders for the tokens, which are overwritten.
   enum class Committed : uint8_t { kNothing, kAssumed };
   void commit(const std::vector<ScheduledStep>& steps, std::span<const SampledToken> sampled, Committed before);
   // Gives a sequence the tokens of its rows. Returns false if it fails.
@@ -225,14 +229,14 @@ class Engine {
   std::map<int64_t, std::unique_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
   std::optional<std::string> fault_;
-  std::map<int64_t, PrefixMiss> ended_misses_;  // of requests that ended in the last step
-  std::deque<std::vector<int64_t>> retries_;    // requests of the next steps, each step's; empty: all
-  int32_t rows_of_failed_step_ = 0;             // 0: a request was found that ran out of memory alone
-  std::vector<int64_t> in_step_;                // ids of the requests that run_step_or_fail() runs
-  std::vector<StepOutput> outputs_;             // of the step that runs
-  std::deque<InFlightStep> in_flight_;          // at most two, oldest first
-  std::optional<std::chrono::steady_clock::time_point> launched_at_;  // of a step that may be timed
-  bool batch_changed_ = false;  // a request was added or ended since the oldest step in flight was launched
+  std::map<int64_t, PrefixMiss> ended_misses_;         // of requests that ended in the last step
+  std::deque<std::vector<int64_t>> retries_;           // requests of the next steps, each step's; empty: all
+  int32_t rows_of_failed_step_ = 0;                    // 0: a request was found that ran out of memory alone
+  std::vector<int64_t> in_step_;                       // ids of the requests that run_step_or_fail() runs
+  std::vector<StepOutput> outputs_;                    // of the step that runs
+  std::deque<InFlightStep> in_flight_;                 // at most two, oldest first
+  std::chrono::steady_clock::time_point launched_at_;  // of the step that runs, while steps are timed
+  std::vector<int64_t> to_preempt_;                    // before the next step that is planned with nothing in flight
 };
 
 }  // namespace headrace

@@ -13,15 +13,18 @@ bool any_reads(const ScheduledStep& /*step*/) { return true; }
 bool has_samples(const ScheduledStep& step) { return !step.plan.sample.empty(); }
 bool has_guides(const ScheduledStep& step) { return !step.plan.guides.empty(); }
 
-// Drops the entries of guide rows from a list with one entry per row of logits.
+// Drops the entries of scored and guide rows from a list with one entry per row of logits.
 template <class T>
 std::vector<T> of_samples(const std::vector<ScheduledStep>& steps, std::vector<T> rows) {
-  if (std::ranges::none_of(steps, has_guides)) return rows;
+  if (std::ranges::none_of(steps, [](const ScheduledStep& s) { return has_guides(s) || s.plan.scored.size() > 0; })) {
+    return rows;
+  }
   std::vector<T> kept;
   auto next = rows.begin();
   for (const ScheduledStep& step : steps) {
-    kept.insert(kept.end(), next, next + std::ssize(step.plan.sample));
-    next += std::ssize(step.plan.sample) + std::ssize(step.plan.guides);
+    const auto first = next + step.plan.scored.size();
+    kept.insert(kept.end(), first, first + std::ssize(step.plan.sample));
+    next += step.plan.num_logits_rows();
   }
   return kept;
 }
@@ -63,32 +66,69 @@ std::vector<PenalizedRows> penalized_rows(const std::vector<ScheduledStep>& step
   int64_t first = 0;
   for (const ScheduledStep& step : steps) {
     const auto count = std::ssize(step.plan.sample);
+    const int64_t own = first + step.plan.scored.size();
     if (count > 0 && step.sequence != nullptr && device_reads(step)) {
       const Sequence& s = *step.sequence;
-      const SampleSpot& spot = spots[static_cast<size_t>(first)];
-      const PenalizedRows one{s.id, spot.history, s.num_final, spot.params->repetition_penalty, first, count};
+      const SampleSpot& spot = spots[static_cast<size_t>(own)];
+      const PenalizedRows one{s.id, spot.history, s.num_final, spot.params->repetition_penalty, own, count};
       if (one.penalty != 1) rows.push_back(one);
     }
-    first += count + std::ssize(step.plan.guides);
+    first += step.plan.num_logits_rows();
   }
   return rows;
 }
 
 }  // namespace
 
+void Engine::launch(std::span<const int32_t> from) {
+  runner_.launch(builder_.build(in_flight_.back().steps, scheduler_.table(), &runner_.backend()), from);
+}
+
+std::vector<LogprobRow> Engine::logprob_rows(InFlightStep& in_flight) const {
+  std::vector<LogprobRow> rows;
+  int32_t row = 0;
+  for (size_t i = 0; i < in_flight.steps.size(); ++i) {
+    const auto& [sequence, plan] = std::tie(in_flight.steps[i].sequence, in_flight.steps[i].plan);
+    const int32_t first = row;
+    row += plan.num_logits_rows();
+    if (sequence == nullptr) continue;
+    for (int32_t n = 0; n < plan.scored.size(); ++n) {
+      const int32_t next = sequence->tokens[static_cast<size_t>(plan.scored.begin + n) + 1];
+      rows.push_back({.row = first + n, .token = next, .count = *sequence->params.prompt_logprobs});
+    }
+    if (sequence->params.top_logprobs > 0 && !plan.sample.empty()) {
+      rows.push_back({.row = first + plan.scored.size(), .count = sequence->params.top_logprobs});
+    }
+    in_flight.logprob_steps.resize(rows.size(), i);
+  }
+  return rows;
+}
+
+void Engine::keep_logprobs(const InFlightStep& in_flight, std::vector<RowLogprobs> logprobs) const {
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    Sequence* const s = in_flight.steps[in_flight.logprob_steps[i]].sequence;
+    if (s == nullptr) continue;
+    if (const int32_t token = in_flight.logprobs[i].token; token >= 0) {
+      s->prompt_logprobs.push_back({{token, logprobs[i].logprob}, std::move(logprobs[i].top)});
+      ++s->num_scored;
+    } else {
+      s->top.push_back(std::move(logprobs[i].top));
+    }
+  }
+}
+
 // The device samples every row that it can, even if the host samples others of the batch: exp() on the host and on the
 // device differ in the last bits.
-void Engine::launch(ModelRunner::Inputs inputs) {
+void Engine::choose() {
   using Logits = StepReads::Logits;
-  auto& [steps, depth] = in_flight_.back();
-  depth = depth_of(steps);
-  const ForwardBatch& batch = builder_.build(steps, scheduler_.table(), &runner_.backend());
-  const auto by_device = [](const ScheduledStep& step) { return has_samples(step) && device_reads(step); };
-  const auto by_host = [](const ScheduledStep& step) { return has_samples(step) && host_reads(step); };
-  if (depth == Depth::kOne && (runner_.on_cpu() || std::ranges::none_of(steps, by_device))) {
-    runner_.launch(batch, {.logits = Logits::kToHost});
-    return;
-  }
+  InFlightStep& in_flight = in_flight_.back();
+  const std::vector<ScheduledStep>& steps = in_flight.steps;
+  const auto by_device = [](const ScheduledStep& step) {
+    return step.plan.num_logits_rows() > 0 && (step.sequence == nullptr || device_reads(step));
+  };
+  const auto by_host = [&](const ScheduledStep& step) { return has_samples(step) && !by_device(step); };
+  const Logits logits = std::ranges::any_of(steps, by_host) ? Logits::kToHost : Logits::kNone;
+  if (std::ranges::none_of(steps, by_device)) return runner_.choose({.logits = logits});
   const std::vector<SampleSpot> spots = spots_of(steps);
   std::vector<TokenDraw> draws(spots.size());
   std::ranges::transform(spots, draws.begin(), draw_of);
@@ -97,25 +137,27 @@ void Engine::launch(ModelRunner::Inputs inputs) {
   if (std::ranges::all_of(temperatures, [](float t) { return t == 1; })) temperatures.clear();
   const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
   const std::vector<PenalizedRows> penalized = penalized_rows(steps, spots);
+  in_flight.logprobs = logprob_rows(in_flight);
   const TokenChoice choice{.vocab = config_.vocab,
                            .excluded_id = steps.front().plan.excluded_id,
                            .draws = draws,
                            .temperatures = temperatures,
                            .penalized = penalized,
                            .kept = kept};
-  const Logits logits = std::ranges::any_of(steps, by_host) ? Logits::kToHost : Logits::kNone;
-  runner_.launch(batch, {.choice = choice, .logits = logits}, inputs);
+  runner_.choose({.choice = choice, .logprobs = in_flight.logprobs, .logits = logits});
 }
 
 std::vector<SampledToken> Engine::sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result) {
-  if (!result.tokens) return read(steps, std::move(result.logits), any_reads);
+  if (!result.tokens)
+    return result.logits ? read(steps, std::move(result.logits), any_reads) : std::vector<SampledToken>();
   std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, spots_of(steps)));
   if (!result.logits) return tokens;
   const std::vector<SampledToken> by_host = read(steps, std::move(result.logits), host_reads);
   std::ptrdiff_t first = 0;
   for (const ScheduledStep& step : steps) {
     const std::ptrdiff_t count = std::ssize(step.plan.sample);
-    if (host_reads(step)) std::copy_n(by_host.begin() + first, count, tokens.begin() + first);
+    if (step.sequence != nullptr && host_reads(step))
+      std::copy_n(by_host.begin() + first, count, tokens.begin() + first);
     first += count;
   }
   return tokens;
@@ -134,7 +176,7 @@ std::vector<KeptRows> Engine::kept_rows(const std::vector<ScheduledStep>& steps,
   int64_t first = 0;
   for (const ScheduledStep& step : steps) {
     const auto count = static_cast<int64_t>(step.plan.sample.size());
-    if (step.plan.logits == StepPlan::Logits::kKept && count > 0 && of(step))
+    if (step.plan.logits == StepPlan::Logits::kKept && count > 0 && step.sequence != nullptr && of(step))
       kept.push_back({first, count, &step.sequence->conditioning});
     first += count;
   }
@@ -149,12 +191,13 @@ std::vector<SampleSpot> Engine::spots_of(const std::vector<ScheduledStep>& steps
   static const SamplingParams nobodys{.temperature = 0};
   for (const ScheduledStep& step : steps) {
     if (step.sequence == nullptr) {  // aborted while its step ran
-      spots.resize(spots.size() + step.plan.sample.size() + step.plan.guides.size(), {.params = &nobodys});
+      spots.resize(spots.size() + static_cast<size_t>(step.plan.num_logits_rows()), {.params = &nobodys});
       continue;
     }
     const Sequence& s = *step.sequence;
     // History for penalties. With a mask token it is the whole text, since the mask is never sampled. Without one, as
     // in a canvas, undecided positions hold noise, which must not count.
+    spots.resize(spots.size() + static_cast<size_t>(step.plan.scored.size()), {.params = &nobodys});
     const bool bans = s.params.end_of_text == SamplingParams::EndOfText::kBanned;
     const auto banned = bans ? std::span<const int32_t>(model_.info().eos_ids) : std::span<const int32_t>();
     for (const SampleRow& row : step.plan.sample) {

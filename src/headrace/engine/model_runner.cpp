@@ -58,8 +58,8 @@ MemoryNeed need_of_attention(int64_t max_tokens, const GDNPool* gdn) {
   return need;
 }
 
-MemoryNeed need_of_step(const ForwardBatch& batch) {
-  return {.what = str("a step of ", batch.num_tokens(), " rows"), .advice = kShorterOrFewerTokens};
+MemoryNeed need_of_step(int64_t rows) {
+  return {.what = str("a step of ", rows, " rows"), .advice = kShorterOrFewerTokens};
 }
 
 }  // namespace
@@ -161,40 +161,54 @@ std::string ModelRunner::describe() const {
   return backend_->describe() + "; " + (graphs_ ? graphs_->describe() : "no graphs: " + no_graphs_);
 }
 
-ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, const TensorView& ids) {
+ModelRunner::Logits ModelRunner::forward(const ForwardBatch& host, std::span<const int32_t> from) {
   if (graphs_ && graphs_->holds(host)) {
     ++num_graph_steps_;
-    return {.owned = {}, .view = graphs_->run(host, ids)};
+    return {.owned = {}, .view = graphs_->run(host, [&](const TensorView& ids) { take_tokens(ids, from); })};
   }
   HR_REQUIRE(on_cpu() || device_batch_, ErrorCode::kInvalidArgument, "model runner: a batch runs before prepare()");
   const ForwardBatch& batch = on_cpu() ? host : device_batch_->upload(host);
-  if (ids) runtime_.copy_on_device(batch.input_ids.data(), ids.data(), static_cast<size_t>(ids.bytes()));
+  take_tokens(batch.input_ids, from);
   backend_->init_forward_metadata(batch);
   Logits logits{.owned = model_.forward(batch), .view = {}};
   logits.view = logits.owned;
   return logits;
 }
 
-std::vector<float> ModelRunner::scores(const TensorView& logits, std::span<const int32_t> tokens) const {
-  const int64_t rows = logits.dim(0), width = logits.dim(1);
-  HR_REQUIRE(rows == std::ssize(tokens) && rows * width <= INT32_MAX, ErrorCode::kInvalidArgument,
-             "model runner: ", rows, " rows of ", width, " logits cannot be scored by ", tokens.size(), " tokens");
-  const Tensor best(DType::kI32, {rows}, runtime_), stats(DType::kF32, {rows, 4}, runtime_);
-  ops_->token_confidence({.logits = logits, .vocab = static_cast<int32_t>(width), .best = best, .stats = stats},
-                         config_.context);
-  std::vector<int32_t> places(tokens.begin(), tokens.end());  // indices into the flattened rows
-  for (int64_t row = 0; row < rows; ++row) places[static_cast<size_t>(row)] += static_cast<int32_t>(row * width);
-  const Tensor ids(DType::kI32, {rows}, runtime_), chosen(DType::kF32, {rows, 1}, runtime_);
-  runtime_.copy_to_device(ids.data(), places.data(), places.size() * sizeof(int32_t));
-  const TensorView all(logits.data(), DType::kF32, {rows * width, 1}, logits.device());
-  ops_->embedding({.ids = ids, .table = all, .out = chosen}, config_.context);
-  const Tensor x = on_host(runtime_, chosen), row_stats = on_host(runtime_, stats);
-  std::vector<float> scores(tokens.size());
-  for (size_t row = 0; row < scores.size(); ++row) {
-    const float* of_row = row_stats.data_as<float>() + row * 4;  // largest, log_sum
-    scores[row] = x.data_as<float>()[row] - of_row[0] - of_row[1];
+void ModelRunner::take_tokens(const TensorView& ids, std::span<const int32_t> from) const {
+  if (from.empty()) return;
+  const Tensor there(DType::kI32, {std::ssize(from)}, runtime_);
+  runtime_.copy_to_device(there.data(), from.data(), from.size_bytes());
+  ops_->take_tokens({.ids = ids.slice(0, std::ssize(from)), .tokens = rows_[oldest_].tokens(), .from = there},
+                    config_.context);
+}
+
+void ModelRunner::read_logprobs(const RowsInFlight& rows, const TensorView& logits, const StepReads& reads) const {
+  const int64_t width = logits.dim(1), scored = rows.scored.dim(0), topped = rows.top_ids.dim(0);
+  HR_REQUIRE(logits.dim(0) * width <= INT32_MAX, ErrorCode::kInvalidArgument, "model runner: ", logits.dim(0),
+             " rows of ", width, " logits cannot be indexed");
+  std::vector<int32_t> words;  // indices of the scored logits in the flattened rows, then rows whose likeliest are read
+  for (const LogprobRow& one : reads.logprobs) {
+    if (one.token >= 0) words.push_back(static_cast<int32_t>(one.row * width + one.token));
   }
-  return scores;
+  for (const LogprobRow& one : reads.logprobs) {
+    if (one.count > 0) words.push_back(one.row);
+  }
+  const Tensor there(DType::kI32, {scored + topped}, runtime_);
+  runtime_.copy_to_device(there.data(), words.data(), words.size() * sizeof(int32_t));
+  if (scored > 0) {
+    const TensorView all(logits.data(), DType::kF32, {logits.dim(0) * width, 1}, logits.device());
+    const TensorView out(rows.scored.data(), DType::kF32, {scored, 1}, logits.device());
+    ops_->embedding({.ids = there.view().slice(0, scored), .table = all, .out = out}, config_.context);
+  }
+  if (topped == 0) return;
+  ops_->top_tokens({.logits = logits,
+                    .vocab = reads.choice->vocab,
+                    .excluded_id = reads.choice->excluded_id,
+                    .rows = there.view().slice(scored, scored + topped),
+                    .ids = rows.top_ids,
+                    .top = rows.top},
+                   config_.context);
 }
 
 void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const {
@@ -212,9 +226,9 @@ void ModelRunner::draw_tokens(const RowsInFlight& rows, const TensorView& logits
                       config_.context);
 }
 
-void ModelRunner::penalize(const TensorView& logits, const TokenChoice& choice, const TensorView& last_ids) {
+void ModelRunner::penalize(const TensorView& logits, const TokenChoice& choice) {
   if (!seen_) seen_.emplace(*ops_, config_.context, runtime_, choice.vocab);
-  seen_->penalize(logits, choice.penalized, choice.excluded_id, last_ids);
+  seen_->penalize(logits, choice.penalized, choice.excluded_id);
 }
 
 void ModelRunner::divide_rows(const TensorView& logits, std::span<const float> temperatures) const {
@@ -241,39 +255,48 @@ void ModelRunner::keep_rows(const TensorView& logits, const KeptRows& kept) cons
   ops_->pointwise({.kind = PointwiseKind::kMul, .x = ones, .y = rounded, .out = to}, config_.context);
 }
 
-void ModelRunner::launch(const ForwardBatch& batch, const StepReads& reads, Inputs inputs) {
-  HR_REQUIRE(num_in_flight_ < rows_.size() && (num_in_flight_ > 0 || inputs == Inputs::kOfBatch), ErrorCode::kInternal,
+void ModelRunner::launch(const ForwardBatch& batch, std::span<const int32_t> from) {
+  HR_REQUIRE(num_in_flight_ < rows_.size() && (num_in_flight_ > 0 || from.empty()), ErrorCode::kInternal,
              "model runner: ", num_in_flight_, " steps are in flight");
-  const size_t slot = (oldest_ + num_in_flight_) % rows_.size();
-  results_[slot] = with_need(need_of_step(batch), [&] { return start(rows_[slot], batch, reads, inputs); });
+  newest_rows_ = batch.num_tokens();
+  newest_ = with_need(need_of_step(newest_rows_), [&] { return forward(batch, from); });
   ++num_in_flight_;
 }
 
-StepResult ModelRunner::start(RowsInFlight& rows, const ForwardBatch& batch, const StepReads& reads, Inputs inputs) {
-  const TensorView ids = inputs == Inputs::kLastTokens ? rows_[oldest_].tokens() : TensorView();
-  Logits logits = forward(batch, ids);
+void ModelRunner::choose(const StepReads& reads) {
+  HR_REQUIRE(num_in_flight_ > 0, ErrorCode::kInternal, "model runner: no step is in flight");
+  const size_t slot = (oldest_ + num_in_flight_ - 1) % rows_.size();
+  results_[slot] =
+      with_need(need_of_step(newest_rows_), [&] { return read(rows_[slot], std::exchange(newest_, {}), reads); });
+}
+
+StepResult ModelRunner::read(RowsInFlight& rows, Logits logits, const StepReads& reads) {
   StepResult result;
-  if (!reads.scored.empty()) result.scores = scores(logits.view, reads.scored);
   if (reads.logits == StepReads::Logits::kToHost) {
     // Choosing tokens changes the rows.
     const bool moves = on_cpu() && !reads.choice;
     result.logits = moves ? std::move(logits.owned) : on_host(runtime_, logits.view);
   }
-  if (!reads.choice) return result;
-  choose_tokens(rows, logits.view, *reads.choice, ids);
-  result.tokens.emplace();  // received when the step is retired
+  if (reads.choice) {
+    choose_tokens(rows, logits.view, reads);
+  } else if (!result.logits) {
+    rows.begin(0, RowsInFlight::Changed::kNo, {});  // the host waits for the step all the same
+    rows.send(rows.best);
+  }
+  if (reads.choice || !result.logits) result.tokens.emplace();  // received when the step is retired
   return result;
 }
 
-void ModelRunner::choose_tokens(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice,
-                                const TensorView& last_ids) {
+void ModelRunner::choose_tokens(RowsInFlight& rows, const TensorView& logits, const StepReads& reads) {
+  const TokenChoice& choice = *reads.choice;
   const bool changes = !choice.temperatures.empty() || !choice.penalized.empty();
-  rows.begin(logits.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo);
+  rows.begin(logits.dim(0), changes ? RowsInFlight::Changed::kYes : RowsInFlight::Changed::kNo, reads.logprobs);
+  if (!reads.logprobs.empty()) read_logprobs(rows, logits, reads);
   if (changes) {
     ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.model_stats}, config_.context);
   }
   if (!choice.temperatures.empty()) divide_rows(logits, choice.temperatures);
-  if (!choice.penalized.empty()) penalize(logits, choice, last_ids);
+  if (!choice.penalized.empty()) penalize(logits, choice);
   for (const KeptRows& kept : choice.kept) keep_rows(logits, kept);
   ops_->token_confidence({logits, choice.vocab, choice.excluded_id, rows.best, rows.stats}, config_.context);
   const bool greedy = std::ranges::all_of(choice.draws, [](const TokenDraw& d) { return d.temperature == 0; });
@@ -286,13 +309,17 @@ StepResult ModelRunner::retire() {
   const size_t slot = oldest_;
   oldest_ = (oldest_ + 1) % rows_.size();
   --num_in_flight_;
+  if (num_in_flight_ == 0) newest_ = {};
   StepResult result = std::exchange(results_[slot], {});
-  if (result.tokens) result.tokens = rows_[slot].receive();
+  if (!result.tokens) return result;
+  result.tokens = rows_[slot].receive();
+  result.logprobs = rows_[slot].logprobs(*result.tokens);
   return result;
 }
 
 Tensor ModelRunner::run(const ForwardBatch& batch) {
-  launch(batch, {.logits = StepReads::Logits::kToHost});
+  launch(batch);
+  choose({.logits = StepReads::Logits::kToHost});
   return retire().logits;
 }
 

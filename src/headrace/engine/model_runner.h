@@ -62,15 +62,15 @@ struct TokenChoice {
 
 // Results that the engine wants from a step's rows of logits.
 struct StepReads {
-  std::optional<TokenChoice> choice = {};  // a token per row, sampled where the model runs
-  std::span<const int32_t> scored = {};    // a token per row, whose log-probability is computed there
+  std::optional<TokenChoice> choice = {};     // a token per row, sampled where the model runs
+  std::span<const LogprobRow> logprobs = {};  // in the model's distribution, before `choice` changes the rows
   enum class Logits : uint8_t { kNone, kToHost } logits = Logits::kNone;  // kToHost: as the model returns them
 };
 
 struct StepResult {
-  std::optional<ChosenRows> tokens;  // of `choice`
-  std::vector<float> scores;         // of `scored`, natural logarithms; NaN for a row with a NaN logit
-  Tensor logits;                     // float32 [rows, vocab] on the host; null unless asked for
+  std::optional<ChosenRows> tokens;   // of `choice`
+  std::vector<RowLogprobs> logprobs;  // of `logprobs`
+  Tensor logits;                      // float32 [rows, vocab] on the host; null unless asked for
 };
 
 // Not thread-safe.
@@ -96,16 +96,18 @@ class ModelRunner {
 
   // Copies the recurrent states of all layers between slots, before the next step runs. Errors as GDNPool::copy_states.
   void copy_state(int32_t from, int32_t to) { gdn_->copy_states(from, to); }
-  // Plans the batch, whose views are on the host, and starts it. Sampled tokens and their token_confidence results are
-  // copied to the host without waiting; scores and logits are waited for.
-  // `choice.draws` has one entry per row of logits. Kept rows stay where the model runs, float32 [count, vocab],
-  // rounded to the dtype in which the model was trained to read them. At most two steps may be in flight. With
-  // kLastTokens the second one's input ids are the tokens that the first one samples, row by row.
-  enum class Inputs : uint8_t { kOfBatch, kLastTokens };
-  void launch(const ForwardBatch& batch, const StepReads& reads, Inputs inputs = Inputs::kOfBatch);
+  // Plans the batch, whose views are on the host, and starts its forward pass. At most two steps may be in flight.
+  // `from`, [tokens], for the second one: the index of the token, among those that the first one chooses, that is the
+  // input; negative: the batch's id. Empty: the batch's ids.
+  void launch(const ForwardBatch& batch, std::span<const int32_t> from = {});
+  // Starts reading the newest step's rows of logits. Call it once for each step, before the next one is launched.
+  // Tokens, their token_confidence results and log-probabilities are copied to the host without waiting; logits are
+  // waited for. `choice.draws` has one entry per row of logits. Kept rows stay where the model runs, float32
+  // [count, vocab], rounded to the dtype in which the model was trained to read them.
+  void choose(const StepReads& reads);
   StepResult retire();  // waits for the oldest step in flight
   size_t num_in_flight() const { return num_in_flight_; }
-  // Launches and retires one step, and returns its logits.
+  // Runs one step, and returns its logits.
   Tensor run(const ForwardBatch& batch);
 
  private:
@@ -117,14 +119,13 @@ class ModelRunner {
     Tensor owned;
     TensorView view;
   };
-  // `ids` replaces the batch's input ids; null: keeps them.
-  Logits forward(const ForwardBatch& batch, const TensorView& ids = {});
-  StepResult start(RowsInFlight& rows, const ForwardBatch& batch, const StepReads& reads, Inputs inputs);
-  void choose_tokens(RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice,
-                     const TensorView& last_ids);
-  std::vector<float> scores(const TensorView& logits, std::span<const int32_t> tokens) const;
+  Logits forward(const ForwardBatch& batch, std::span<const int32_t> from);
+  void take_tokens(const TensorView& ids, std::span<const int32_t> from) const;
+  StepResult read(RowsInFlight& rows, Logits logits, const StepReads& reads);
+  void choose_tokens(RowsInFlight& rows, const TensorView& logits, const StepReads& reads);
+  void read_logprobs(const RowsInFlight& rows, const TensorView& logits, const StepReads& reads) const;
   void draw_tokens(const RowsInFlight& rows, const TensorView& logits, const TokenChoice& choice) const;
-  void penalize(const TensorView& logits, const TokenChoice& choice, const TensorView& last_ids);
+  void penalize(const TensorView& logits, const TokenChoice& choice);
   void divide_rows(const TensorView& logits, std::span<const float> temperatures) const;
   void keep_rows(const TensorView& logits, const KeptRows& kept) const;
 
@@ -137,8 +138,10 @@ class ModelRunner {
   const OpSet* ops_ = nullptr;           // not owned
   std::optional<TokenOccurrence> seen_;  // made with the first penalty
   std::array<RowsInFlight, 2> rows_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
-  std::array<StepResult, 2> results_;          // without `tokens`, which lie in rows_
-  size_t oldest_ = 0, num_in_flight_ = 0;      // indices into rows_ and results_
+  std::array<StepResult, 2> results_;      // without what lies in rows_
+  size_t oldest_ = 0, num_in_flight_ = 0;  // indices into rows_ and results_
+  Logits newest_;                          // of the newest step, until choose()
+  int64_t newest_rows_ = 0;
   std::unique_ptr<DeviceBatch> device_batch_;  // null on a CPU, as graphs_
   std::unique_ptr<CudaGraphRunner> graphs_;
   std::string no_graphs_ = "not prepared";  // why graphs_ is null

@@ -23,7 +23,8 @@ int32_t PageTable::unit() const { return std::lcm(config_.page_size, *config_.mu
 
 int32_t PageTable::most_shared(const Sequence& s) const {
   if (!shares()) return 0;
-  const int32_t tokens = s.prefill_len > s.prompt_len ? s.prefill_len : s.prompt_len - 1;
+  int32_t tokens = s.prefill_len > s.prompt_len ? s.prefill_len : s.prompt_len - 1;
+  if (s.params.prompt_logprobs) tokens = std::min(tokens, s.num_scored);  // rows that do not run give none
   return tokens / config_.page_size / unit() * unit();
 }
 

@@ -22,24 +22,33 @@ RowsInFlight::~RowsInFlight() {
 }
 
 void RowsInFlight::give_back() noexcept {
-  if (host_ != nullptr) runtime_.release_shared(host_, bytes_of(capacity_ * kWords));
+  if (host_ != nullptr) runtime_.release_shared(host_, bytes_of(capacity_));
   host_ = nullptr;
   capacity_ = 0;
 }
 
-void RowsInFlight::make_room(int64_t rows) {
-  if (rows <= capacity_) return;
+void RowsInFlight::make_room(int64_t words, int64_t rows) {
   if (!arrived_) arrived_ = runtime_.make_event();
-  give_back();
-  memory_ = Tensor(DType::kI32, {rows * kWords}, runtime_);
-  draws_ = Tensor(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))}, runtime_);
-  host_ = runtime_.allocate_shared(bytes_of(rows * kWords));
-  capacity_ = rows;
+  if (words > capacity_) {
+    give_back();
+    memory_ = Tensor(DType::kI32, {words}, runtime_);
+    host_ = runtime_.allocate_shared(bytes_of(words));
+    capacity_ = words;
+  }
+  if (rows > 0 && (!draws_ || draws_.view().dim(0) < rows)) {
+    draws_ = Tensor(DType::kU8, {rows, static_cast<int64_t>(sizeof(TokenDraw))}, runtime_);
+  }
 }
 
-void RowsInFlight::begin(int64_t rows, Changed changed) {
-  make_room(rows);
+void RowsInFlight::begin(int64_t rows, Changed changed, std::span<const LogprobRow> logprobs) {
+  asked_.assign(logprobs.begin(), logprobs.end());
+  const int64_t num_scored = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.token >= 0; }),
+                num_topped = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.count > 0; });
+  const int64_t most = asked_.empty() ? 0 : std::ranges::max(asked_, {}, &LogprobRow::count).count;
   rows_ = rows, changed_ = changed;
+  const int64_t of_rows = rows * (changed == Changed::kYes ? kWords : kUnchangedWords);
+  words_ = of_rows + num_scored + 2 * num_topped * most;
+  make_room(words_, rows);
   auto* at = static_cast<int32_t*>(memory_.data());
   const Device device = runtime_.device();
   best = TensorView(at, DType::kI32, {rows}, device);
@@ -47,14 +56,39 @@ void RowsInFlight::begin(int64_t rows, Changed changed) {
   ids = TensorView(at + 5 * rows, DType::kI32, {rows}, device);
   chosen = TensorView(at + 6 * rows, DType::kF32, {rows}, device);
   model_stats = TensorView(at + kUnchangedWords * rows, DType::kF32, {rows, 4}, device);
-  draws = draws_.view().slice(0, rows);
+  if (rows > 0) draws = draws_.view().slice(0, rows);
+  scored = TensorView(at + of_rows, DType::kF32, {num_scored}, device);
+  top_ids = TensorView(at + of_rows + num_scored, DType::kI32, {num_topped, most}, device);
+  top = TensorView(at + of_rows + num_scored + num_topped * most, DType::kF32, {num_topped, most}, device);
 }
 
 void RowsInFlight::send(const TensorView& tokens) {
   tokens_ = tokens;
-  const int64_t words = changed_ == Changed::kYes ? kWords : kUnchangedWords;
-  runtime_.copy_on_device(host_, memory_.data(), bytes_of(rows_ * words));
+  runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
   arrived_->set();
+}
+
+std::vector<RowLogprobs> RowsInFlight::logprobs(const ChosenRows& rows) const {
+  const Tensor& stats_of = rows.model_stats ? rows.model_stats : rows.stats;
+  const auto on_host = [this](const TensorView& there) {
+    return static_cast<const char*>(host_) +
+           (static_cast<const char*>(there.data()) - static_cast<const char*>(memory_.data()));
+  };
+  const auto* logits = reinterpret_cast<const float*>(on_host(scored));
+  const auto* likeliest = reinterpret_cast<const int32_t*>(on_host(top_ids));
+  const auto* their_logits = reinterpret_cast<const float*>(on_host(top));
+  std::vector<RowLogprobs> all;
+  for (const LogprobRow& one : asked_) {
+    const float* s = stats_of.data_as<float>() + int64_t{4} * one.row;  // largest, log_sum
+    RowLogprobs& row = all.emplace_back();
+    if (one.token >= 0) row.logprob = *logits++ - s[0] - s[1];
+    if (one.count == 0) continue;
+    for (int32_t i = 0; i < one.count && likeliest[i] >= 0; ++i) {
+      row.top.push_back({likeliest[i], their_logits[i] - s[0] - s[1]});
+    }
+    likeliest += top.dim(1), their_logits += top.dim(1);
+  }
+  return all;
 }
 
 ChosenRows RowsInFlight::receive() {

@@ -1,12 +1,26 @@
 // Per-row results of sampling on a device, and their asynchronous copy to the host.
 #pragma once
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/sample_tokens.h"
 #include "headrace/sampling/sampler.h"
 
 namespace headrace {
+
+// A row of logits whose log-probabilities are wanted, in the distribution of SampledToken::logprob.
+struct LogprobRow {
+  int32_t row = 0;
+  int32_t token = -1;  // that of this token; -1: none
+  int32_t count = 0;   // those of so many of the likeliest
+};
+
+struct RowLogprobs {
+  float logprob = 0;              // of LogprobRow::token; NaN if a logit of the row is
+  std::vector<TokenLogprob> top;  // descending
+};
 
 // Not thread-safe.
 class RowsInFlight {
@@ -20,10 +34,13 @@ class RowsInFlight {
   enum class Changed : uint8_t { kNo, kYes };  // kYes: logits are changed before tokens are sampled
   // Prepares the tensors below for `rows` rows; they are valid until the next begin(). Results sent before must have
   // been received. Error kOutOfMemory.
-  void begin(int64_t rows, Changed changed);
+  void begin(int64_t rows, Changed changed, std::span<const LogprobRow> logprobs);
   // Outputs of token_confidence and sample_tokens on the device (TokenConfidenceArgs, SampleTokensArgs). model_stats:
   // `stats` of changed rows before the change.
   TensorView best, stats, ids, chosen, model_stats, draws;
+  // Of the LogprobRows with a token: float32, their logits. Of those with a count: int32 and float32 [rows, largest
+  // count], outputs of top_tokens.
+  TensorView scored, top_ids, top;
 
   // Queues the copy to the host. `tokens`: the step's tokens, either `ids` or `best`.
   void send(const TensorView& tokens);
@@ -31,16 +48,20 @@ class RowsInFlight {
   // Waits for this copy, not for work queued behind it, and returns its rows. After send(best), ids and logits are
   // those of the most likely tokens. Error kCuda.
   ChosenRows receive();
+  // Returns the log-probabilities of the LogprobRows, in their order, once `rows` are received.
+  std::vector<RowLogprobs> logprobs(const ChosenRows& rows) const;
 
  private:
-  void make_room(int64_t rows);
+  void make_room(int64_t words, int64_t rows);
   void give_back() noexcept;
 
   DeviceRuntime& runtime_;  // not owned
   std::unique_ptr<DeviceEvent> arrived_;
   Tensor memory_, draws_;
   TensorView tokens_;
-  int64_t capacity_ = 0, rows_ = 0;
+  std::vector<LogprobRow> asked_;
+  int64_t capacity_ = 0, rows_ = 0;  // capacity_: words of memory_
+  int64_t words_ = 0;                // of this step
   Changed changed_ = Changed::kNo;
   void* host_ = nullptr;  // pinned copy of memory_
 };

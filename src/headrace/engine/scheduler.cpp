@@ -7,6 +7,9 @@
 namespace headrace {
 namespace {
 
+// The LM head makes a row of logits, as wide as the vocabulary, of each prompt token whose log-probability is wanted.
+constexpr int32_t kMostScoredRows = 512;
+
 bool shares(const SchedulerConfig& c) { return c.keep_text == SchedulerConfig::KeepText::kYes; }
 
 // State slots beyond one per running request.
@@ -132,16 +135,14 @@ Sequence* Scheduler::youngest_behind(const Sequence& s) {
 
 bool Scheduler::make_room(Sequence& s, int32_t num_tokens) {
   while (!pages_.grow(s, pages_.pages_for(num_tokens))) {
-    Sequence* const victim = admits_ == Admits::kNobody ? nullptr : youngest_behind(s);
-    if (victim == nullptr) return false;
+    Sequence* const victim = preempts_ == Preempts::kNever ? nullptr : youngest_behind(s);
+    if (victim == nullptr) {
+      lacks_room_ = true;
+      return false;
+    }
     preempt(*victim);
   }
   return true;
-}
-
-bool Scheduler::make_room_for_next() {
-  return std::ranges::all_of(running_,
-                             [this](Sequence* s) { return pages_.grow(*s, pages_.pages_for(s->num_tokens() + 1)); });
 }
 
 // A state is left at a chunk's end if it is the end of a page.
@@ -156,6 +157,7 @@ bool Scheduler::plan_one(Sequence& s, int32_t most_rows) {
     most_rows = std::max(most_rows, std::min(rows_needed(strategy_.traits(), s), config_.max_tokens_per_step));
   }
   most_rows = std::min(most_rows, s.most_rows);
+  if (s.params.prompt_logprobs && s.num_cached < s.prompt_len - 1) most_rows = std::min(most_rows, scored_budget_);
   if (!s.begun || most_rows <= 0) return false;  // it waits, or nothing is left for it
   in_plan_ = {s.id};
   StepPlan plan = strategy_.plan(s, chunk_of(s, most_rows));
@@ -164,6 +166,7 @@ bool Scheduler::plan_one(Sequence& s, int32_t most_rows) {
   HR_REQUIRE(0 < rows && rows <= most_rows, ErrorCode::kInternal, "request ", s.id, ": strategy '", strategy_.name(),
              "' planned ", rows, " rows, expected 1 to ", most_rows);
   budget_ -= rows;
+  scored_budget_ -= plan.scored.size();
   planned_.push_back({.sequence = &s, .plan = std::move(plan)});
   return true;
 }
@@ -185,10 +188,10 @@ void Scheduler::plan_prompts(std::vector<Sequence*>& prompts) {
 // Plans all before any sequence changes but for its pages: an error then concerns one request only.
 void Scheduler::plan(std::span<const int64_t> only) {
   planned_.clear();
-  budget_ = most_rows_;
+  budget_ = most_rows_, scored_budget_ = kMostScoredRows;
   std::vector<Sequence*> prompts;
   for (Sequence* s : std::vector(running_)) {
-    if (!s->begun || (!only.empty() && std::ranges::find(only, s->id) == only.end())) continue;
+    if (!s->begun || s->is_complete || (!only.empty() && std::ranges::find(only, s->id) == only.end())) continue;
     if (s->num_cached < s->prefill_len) {
       prompts.push_back(s);
     } else {
@@ -207,8 +210,8 @@ void Scheduler::admit_waiting() {
   }
 }
 
-std::vector<ScheduledStep> Scheduler::next(Admits admits, std::span<const int64_t> only) {
-  admits_ = admits;
+std::vector<ScheduledStep> Scheduler::next(Preempts preempts, std::span<const int64_t> only) {
+  preempts_ = preempts, lacks_room_ = false;
   for (Sequence* s : running_) {
     in_plan_ = {s->id};
     pages_.publish(*s);
@@ -220,7 +223,7 @@ std::vector<ScheduledStep> Scheduler::next(Admits admits, std::span<const int64_
       if (s->table_row != 0) begin(*s);
     }
   }
-  if (admits == Admits::kWhoFits) admit_waiting();
+  admit_waiting();
   plan(only);
   for (ScheduledStep& step : planned_) {
     in_plan_.push_back(step.sequence->id);

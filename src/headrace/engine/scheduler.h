@@ -45,14 +45,15 @@ class Scheduler {
   void add(Sequence& sequence);
   // Plans the next step within max_tokens_per_step: sequences that decode first, then prompt chunks. The oldest prompt
   // has a quarter of what decoding leaves, the rest goes to the prompts with the fewest tokens left.
-  // kNobody: admits no waiting sequence and preempts none. `only`: ids of the sequences that may run; empty: all.
-  enum class Admits : uint8_t { kWhoFits, kNobody };
-  std::vector<ScheduledStep> next(Admits admits = Admits::kWhoFits, std::span<const int64_t> only = {});
+  // kNever: sequences that lack pages wait (lacks_room), because their tokens in flight are not known.
+  // `only`: ids of the sequences that may run; empty: all.
+  enum class Preempts : uint8_t { kNever, kIfNeeded };
+  std::vector<ScheduledStep> next(Preempts preempts = Preempts::kIfNeeded, std::span<const int64_t> only = {});
+  // Returns true if a sequence waits for pages since the last call of next().
+  bool lacks_room() const { return lacks_room_; }
   // Plans steps with at most so many rows from now on, and never more than an earlier call allowed. One may have more
   // if the first request of it needs them.
   void limit_rows(int32_t most) { most_rows_ = std::min(most_rows_, most); }
-  // Gives each running sequence the pages for one token more. False if there are too few; some may have theirs then.
-  bool make_room_for_next();
   // After next() has thrown: ids of the sequences it failed for. They must not run again; the others are unchanged.
   const std::vector<int64_t>& in_plan() const { return in_plan_; }
   // Returns the state copies to perform before the step runs, in this order.
@@ -105,9 +106,11 @@ class Scheduler {
   int32_t most_rows_;
 
   // State of a call of next().
-  Admits admits_ = Admits::kWhoFits;
+  Preempts preempts_ = Preempts::kIfNeeded;
+  bool lacks_room_ = false;
   std::vector<ScheduledStep> planned_;
-  int32_t budget_ = 0;  // rows left
+  int32_t budget_ = 0;         // rows left
+  int32_t scored_budget_ = 0;  // rows left with log-probabilities of prompts
   std::vector<int64_t> in_plan_;
 };
 

@@ -39,7 +39,8 @@ void TokenOccurrence::forget(int32_t index) {
 }
 
 void TokenOccurrence::bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id,
-                                       std::span<const int32_t> known, Added& added) {
+                                       Added& added) {
+  const std::span known = rows.tokens;
   Text& text = texts_[static_cast<size_t>(index)];
   const auto size = static_cast<int32_t>(known.size());
   const auto kept = [&](int32_t at) {
@@ -59,7 +60,7 @@ void TokenOccurrence::bring_up_to_date(int32_t index, const PenalizedRows& rows,
 }
 
 void TokenOccurrence::penalize(const TensorView& logits, std::span<const PenalizedRows> rows,
-                               std::optional<int32_t> open_id, const TensorView& last_ids) {
+                               std::optional<int32_t> open_id) {
   make_room(rows);
   const int64_t count = logits.dim(0);
   // [rows] indices of texts, then [rows] bits of penalties
@@ -67,7 +68,7 @@ void TokenOccurrence::penalize(const TensorView& logits, std::span<const Penaliz
   Added added;
   for (const PenalizedRows& one : rows) {
     const int32_t index = indices_.at(one.text);
-    bring_up_to_date(index, one, open_id, last_ids ? one.tokens.first(one.tokens.size() - 1) : one.tokens, added);
+    bring_up_to_date(index, one, open_id, added);
     const auto of_rows = [&](int64_t part) {
       return std::span(words).subspan(static_cast<size_t>(part * count + one.first), static_cast<size_t>(one.count));
     };
@@ -87,7 +88,6 @@ void TokenOccurrence::penalize(const TensorView& logits, std::span<const Penaliz
                         .seen = seen_,
                         .new_ids = part(DType::kI32, 2 * count, many),
                         .new_texts = part(DType::kI32, 2 * count + many, many),
-                        .last_ids = last_ids,
                         .texts = part(DType::kI32, 0, count),
                         .penalties = part(DType::kF32, count, count)},
                        context_);

@@ -28,10 +28,8 @@ class TokenOccurrence {
 
   // Applies the penalties in place to `logits`, float32 [rows, at least vocab], where the model runs. `open_id`: the id
   // held by undecided positions.
-  // `last_ids`, int32 [rows] there: replaces the last token of each text, if the host does not know it yet; null: it
-  // does. Error kOutOfMemory.
-  void penalize(const TensorView& logits, std::span<const PenalizedRows> rows, std::optional<int32_t> open_id,
-                const TensorView& last_ids);
+  // Error kOutOfMemory.
+  void penalize(const TensorView& logits, std::span<const PenalizedRows> rows, std::optional<int32_t> open_id);
 
  private:
   // The tokens that a bitmap covers: the first num_final tokens of the text, then `rest`.
@@ -50,8 +48,7 @@ class TokenOccurrence {
   // Assigns a bitmap to each text.
   void make_room(std::span<const PenalizedRows> rows);
   void forget(int32_t index);
-  void bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id,
-                        std::span<const int32_t> known, Added& added);
+  void bring_up_to_date(int32_t index, const PenalizedRows& rows, std::optional<int32_t> open_id, Added& added);
 
   const OpSet& ops_;
   OpContext context_;

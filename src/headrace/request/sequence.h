@@ -52,12 +52,17 @@ struct Sequence {
   std::vector<int32_t> tokens;       // prompt, then output; undecided positions hold the mask token's id
   std::vector<SampledToken> chosen;  // [output tokens]: the sampling result of each decided token
   int32_t prompt_len = 0;
-  int32_t limit = 0;                  // positions from here on are never decided (max_tokens, context, end token)
-  std::vector<int32_t> eos_ids;       // tokens that end this request; empty when none does
-  int32_t num_cached = 0;             // tokens whose K, V and state are in the pools
-  int32_t num_reused = 0;             // prompt tokens taken from the prefix cache
-  int32_t num_final = 0;              // leading tokens that will not change
-  int32_t num_published = 0;          // tokens already returned; includes the prompt
+  int32_t limit = 0;             // positions from here on are never decided (max_tokens, context, end token)
+  std::vector<int32_t> eos_ids;  // tokens that end this request; empty when none does
+  int32_t num_cached = 0;        // tokens whose K, V and state are in the pools
+  int32_t num_reused = 0;        // prompt tokens taken from the prefix cache
+  int32_t num_final = 0;         // leading tokens that will not change
+  int32_t num_published = 0;     // tokens already returned; includes the prompt
+  int32_t num_scored = 0;        // leading rows of the prompt that have given a log-probability
+  std::vector<PromptToken> prompt_logprobs;    // of them, until the first token is published
+  std::vector<std::vector<TokenLogprob>> top;  // [output tokens], if top_logprobs asks for some
+  // Its last token is being decided, and only the limit ends it: no further step is planned.
+  bool is_complete = false;
   int32_t num_forwards = 0;           // forward passes that sampled or stored tokens, without prompt chunks
   std::vector<DecodingBlock> blocks;  // block strategies: uncached blocks, in order, without gaps
   // [output tokens * StepPlan::num_candidates]: the likeliest tokens in the last pass that sampled the position,
