@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "engine/fake_model.h"
@@ -90,6 +92,8 @@ SamplingParams draw_params(Random& random) {
   }
   p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
   p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
+  p.top_logprobs = pick(random, {0, 0, 0, 1, 5, FakeText::kVocab + 1});
+  if (one_in(random, 6)) p.prompt_logprobs = pick(random, {0, 1, 3});
   for (int32_t i = pick(random, {0, 0, 0, 1, 4}); i > 0; --i) p.stop_token_ids.push_back(draw_token(random));
   return p;
 }
@@ -163,8 +167,12 @@ void require(bool holds, const Parts&... parts) {
 }
 
 struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
+  struct Token {
+    TokenLogprob token;
+    std::vector<TokenLogprob> top;
+  };
+  std::vector<Token> tokens;
+  std::vector<PromptToken> prompt;
   FinishReason reason = FinishReason::kError;
 };
 
@@ -190,10 +198,20 @@ int32_t chosen(std::vector<float> row, const SamplingParams& p, int32_t vocab, s
   return Sampler(cpu::select_kernel_set(), {}, vocab).sample(logits, {&spot, 1}).front().id;
 }
 
-float logprob_of(std::span<const float> row, int32_t id) {
+TokenLogprob logprob_of(std::span<const float> row, int32_t id) {
   double sum = 0;
   for (const float logit : row) sum += std::exp(static_cast<double>(logit));
-  return static_cast<float>(static_cast<double>(row[static_cast<size_t>(id)]) - std::log(sum));
+  return {id, static_cast<float>(static_cast<double>(row[static_cast<size_t>(id)]) - std::log(sum))};
+}
+
+std::vector<TokenLogprob> likeliest(std::span<const float> row, int32_t vocab, int32_t count) {
+  std::vector<int32_t> ids(static_cast<size_t>(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::ranges::sort(ids, std::greater(), [row](int32_t id) { return row[static_cast<size_t>(id)]; });
+  ids.resize(static_cast<size_t>(std::min(count, vocab)));
+  std::vector<TokenLogprob> top;
+  for (const int32_t id : ids) top.push_back(logprob_of(row, id));
+  return top;
 }
 
 bool ends(const SamplingParams& p, int32_t id) {
@@ -206,14 +224,21 @@ bool ends(const SamplingParams& p, int32_t id) {
 Answer answer_of(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& p) {
   const int32_t vocab = c.config.vocab > 0 ? c.config.vocab : FakeText::kVocab;
   FakeText model(c.states);
-  for (const int32_t token : prompt) model.push(token);
-  std::vector<int32_t> text = prompt;
   Answer answer;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i > 0 && p.prompt_logprobs) {
+      const std::vector<float> row = model.logits();
+      if (std::isnan(row.front())) return answer;
+      answer.prompt.push_back({logprob_of(row, prompt[i]), likeliest(row, vocab, *p.prompt_logprobs)});
+    }
+    model.push(prompt[i]);
+  }
+  std::vector<int32_t> text = prompt;
   for (;;) {
     const std::vector<float> row = model.logits();
     if (std::isnan(row.front())) return answer;
     const int32_t id = chosen(changed(row, p, text), p, vocab, text.size());
-    answer.tokens.push_back(id), answer.logprobs.push_back(logprob_of(row, id));
+    answer.tokens.push_back({logprob_of(row, id), likeliest(row, vocab, p.top_logprobs)});
     text.push_back(id), model.push(id);
     if (ends(p, id)) answer.reason = FinishReason::kStop;
     else if (std::ssize(answer.tokens) >= p.max_tokens) answer.reason = FinishReason::kLength;
@@ -260,6 +285,17 @@ class ThrowingStrategy final : public DecodingStrategy {
   std::unique_ptr<DecodingStrategy> inner_;
   std::map<int64_t, Fault>& faults_;
 };
+
+void require_same(const std::string& what, const TokenLogprob& got, const TokenLogprob& expected) {
+  require(got.id == expected.id && std::abs(got.logprob - expected.logprob) < 1e-3f, what, ": got ", got.id, " with ",
+          got.logprob, ", expected ", expected.id, " with ", expected.logprob);
+}
+
+void require_same(const std::string& what, const std::vector<TokenLogprob>& got,
+                  const std::vector<TokenLogprob>& expected) {
+  require(got.size() == expected.size(), what, ": got ", got.size(), " tokens, expected ", expected.size());
+  for (size_t i = 0; i < got.size(); ++i) require_same(what, got[i], expected[i]);
+}
 
 // A request that came.
 struct Live {
@@ -369,17 +405,13 @@ class Simulation {
   int32_t num_faults() const { return model_.passes().num_failed + device_faults_; }
 
   void step() {
-    const int32_t faults = num_faults();
     const EngineCounters before = engine_.counters();
-    model_.passes().out_of_memory.clear();
     std::vector<StepOutput> outputs;
     try {
       outputs = engine_.step();
     } catch (const Error& e) {
-      require(num_faults() > faults, "a step threw without a fault: ", e.what());
       return take_failed_step(e);
     }
-    std::set<int64_t> failed;
     int64_t tokens = 0;
     for (const StepOutput& out : outputs) {
       take(out);
@@ -404,10 +436,17 @@ class Simulation {
     const size_t at = live.tokens.size();
     require(at < expected.tokens.size(), name_of_request(live), ": got ", out.token.id, ", expected ",
             expected.reason == FinishReason::kError ? "an error" : "no more");
-    require(out.token.id == expected.tokens[at], name_of_request(live), ": got ", out.token.id, ", expected ",
-            expected.tokens[at]);
-    require(std::abs(out.token.logprob - expected.logprobs[at]) < 1e-3f, name_of_request(live), ": logprob is ",
-            out.token.logprob, ", expected ", expected.logprobs[at]);
+    const Answer::Token& token = expected.tokens[at];
+    require_same(name_of_request(live), TokenLogprob{out.token.id, out.token.logprob}, token.token);
+    require_same(name_of_request(live) + ", top_logprobs", out.top, token.top);
+    const std::vector<PromptToken>& prompt = at == 0 ? expected.prompt : no_prompt_;
+    require(out.prompt_logprobs.size() == prompt.size(), name_of_request(live), ": prompt_logprobs has ",
+            out.prompt_logprobs.size(), " tokens, expected ", prompt.size());
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      const std::string what = str(name_of_request(live), ", prompt_logprobs of token ", i + 1);
+      require_same(what, out.prompt_logprobs[i].token, prompt[i].token);
+      require_same(what, out.prompt_logprobs[i].top, prompt[i].top);
+    }
     live.tokens.push_back(out.token.id);
     const bool last = live.tokens.size() == expected.tokens.size() && expected.reason != FinishReason::kError;
     require(out.finish_reason == (last ? std::optional(expected.reason) : std::nullopt), name_of_request(live),
@@ -430,7 +469,7 @@ class Simulation {
   bool may_have_run(const Live& live) const {
     if (device_ != nullptr) return true;
     std::vector<int32_t> text = live.prompt;
-    text.insert(text.end(), live.expected.tokens.begin(), live.expected.tokens.end());
+    for (const Answer::Token& token : live.expected.tokens) text.push_back(token.token.id);
     const auto is_of = [&text](const FakePasses::Rows& rows) {
       return rows.position + std::ssize(rows.tokens) <= std::ssize(text) &&
              std::equal(rows.tokens.begin(), rows.tokens.end(), text.begin() + rows.position);
@@ -440,7 +479,9 @@ class Simulation {
   }
 
   void take_failed_step(const Error& e) {
-    require(std::string_view(e.what()).find("injected") != std::string_view::npos, "a step threw ", e.what());
+    require(num_faults() > num_reported_ && std::string_view(e.what()).find("injected") != std::string_view::npos,
+            "a step threw without a fault: ", e.what());
+    num_reported_ = num_faults();
     dead_ = engine_.fault().has_value();
     require(dead_ == (e.code() == ErrorCode::kCuda), "a step threw ", e.what(), ", and the engine ",
             dead_ ? "gave up" : "goes on");
@@ -492,6 +533,7 @@ class Simulation {
     throw Wrong{"an engine whose device failed goes on"};
   }
 
+  static inline const std::vector<PromptToken> no_prompt_;
   const Case& case_;
   bench::FakeDevice* device_;
   FakeModel model_;
@@ -501,7 +543,7 @@ class Simulation {
   std::set<int64_t> preempted_;
   size_t next_ = 0;  // arrival
   int32_t step_ = 0;
-  int32_t device_faults_ = 0;
+  int32_t device_faults_ = 0, num_reported_ = 0;
   int64_t rows_planned_ = 0;
   bool dead_ = false;
 };
