@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <utility>
 
 #include "empty_engine.h"
+#include "headrace/llm/engine_loop.h"
 #include "output.h"
 #include "random_prompt.h"
 #include "thread_cpu_time.h"
@@ -18,7 +20,7 @@ constexpr int32_t kStepsMeasured = 101, kWarmUpSteps = 4, kAdmissionsMeasured = 
 constexpr int32_t kRowsPerStep = 1 << 16;  // prompts begin in few steps
 constexpr int32_t kCachedStates = 8;       // the default of LLMOptions
 constexpr int32_t kGoalRunning = 256, kGoalCached = 1000, kShortLen = 256, kGoalAdmissionLen = 8192;
-constexpr double kGoalDenseUs = 60, kGoalHybridUs = 80, kGoalGrowth = 0.05, kGoalAdmissionUs = 60;
+constexpr double kGoalDenseUs = 60, kGoalHybridUs = 80, kGoalGrowth = 0.05, kGoalAdmissionUs = 60, kGoalLoopUs = 10;
 
 using Kind = EmptyEngineKind;
 constexpr std::array kKinds = {
@@ -83,7 +85,6 @@ class RunningRequests {
     return microseconds;
   }
 
- private:
   // The first request runs until all have begun and the last step is measured.
   static int32_t output_len(const StepCase& of) {
     const auto steps_to_start = static_cast<int32_t>(int64_t{of.running} * of.input_len / kRowsPerStep + 2);
@@ -93,10 +94,54 @@ class RunningRequests {
     return engine_config(bench, of.running, of.input_len + output_len(of), kRowsPerStep + of.running);
   }
 
+ private:
   Engine& engine() { return empty_.engine(); }
 
   int32_t running_;
   EmptyEngine empty_;
+};
+
+// As RunningRequests, but submitted to a loop, whose events are taken after each step.
+class SubmittedRequests {
+ public:
+  SubmittedRequests(const EngineBenchConfig& bench, Kind kind, const StepCase& of, int32_t num_queues)
+      : running_(of.running),
+        empty_(kind, RunningRequests::config_of(bench, of)),
+        queues_(static_cast<size_t>(num_queues)) {
+    for (int32_t r = 0; r < running_; ++r) {
+      loop_.submit({.prompt_ids = random_prompt(empty_.model_info(), of.input_len, static_cast<uint64_t>(r)),
+                    .params = most_likely(RunningRequests::output_len(of))},
+                   queues_[static_cast<size_t>(r % num_queues)]);
+    }
+    for (int64_t before = -running_; loop_.stats().tokens - before < running_;) {
+      before = loop_.stats().tokens;
+      loop_.run_once();
+    }
+    for (int i = 0; i < kWarmUpSteps; ++i) loop_.run_once();
+    take_events();
+  }
+
+  double step_microseconds() {
+    const double microseconds = cpu_microseconds_of([&] { loop_.run_once(); });
+    const size_t tokens = take_events();
+    HR_REQUIRE(std::cmp_equal(tokens, running_), ErrorCode::kInternal, "bench engine: a step has ", tokens,
+               " tokens, expected one of each of ", running_, " requests");
+    return microseconds;
+  }
+
+ private:
+  size_t take_events() {
+    size_t tokens = 0;
+    for (EventQueue& queue : queues_) {
+      while (const auto event = queue.poll()) tokens += event->outputs.size();
+    }
+    return tokens;
+  }
+
+  int32_t running_;
+  EmptyEngine empty_;
+  EngineLoop loop_{empty_.engine()};
+  std::deque<EventQueue> queues_;
 };
 
 struct StepTimes {
@@ -147,6 +192,28 @@ void bench_steps(const EngineBenchConfig& bench, Kind kind) {
         fmt::format("step of {} running behind {} tokens {}", of.running, of.input_len, kind.name()),
         times.microseconds, goal,
         times.growth ? fmt::format(", \"growth\": {:.3f}, \"goal_growth\": {:g}", *times.growth, kGoalGrowth) : "");
+  }
+}
+
+// Microseconds that a step takes more through EngineLoop.
+void bench_loop(const EngineBenchConfig& bench, Kind kind, const StepCase& of, int32_t num_queues) {
+  RunningRequests alone(bench, kind, of);
+  SubmittedRequests submitted(bench, kind, of, num_queues);
+  std::vector<double> of_engine, of_loop;
+  for (int32_t i = 0; i < kStepsMeasured; ++i) {
+    of_engine.push_back(alone.step_microseconds());
+    of_loop.push_back(submitted.step_microseconds());
+  }
+  write_row(fmt::format("loop of {} running in {} queues {}", of.running, num_queues, kind.name()),
+            median(of_loop) - median(of_engine),
+            of.running == kGoalRunning ? std::optional(kGoalLoopUs) : std::nullopt);
+}
+
+void bench_loops(const EngineBenchConfig& bench, Kind kind) {
+  for (const int32_t running : bench.running.empty() ? std::vector{kGoalRunning} : bench.running) {
+    for (const int32_t num_queues : {1, running}) {
+      bench_loop(bench, kind, {running, bench.input_len.value_or(kShortLen)}, num_queues);
+    }
   }
 }
 
@@ -246,6 +313,7 @@ void bench_admissions(const EngineBenchConfig& bench, Kind kind) {
 
 void bench_engine(const EngineBenchConfig& config) {
   for (const Kind kind : kKinds) bench_steps(config, kind);
+  bench_loops(config, kKinds.front());
   for (const Kind kind : kKinds) bench_admissions(config, kind);
 }
 

@@ -14,6 +14,7 @@ namespace {
 int status_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
+    case ErrorCode::kCancelled:
     case ErrorCode::kUnsupported: return kUsage;
     case ErrorCode::kModelFile:
     case ErrorCode::kIo: return kModelFiles;

@@ -205,7 +205,7 @@ const OpSet& FakeModel::kernels() {
   return ops;
 }
 
-FakeModel::FakeModel(FakeText::States states, bench::FakeDevice* device)
+FakeModel::FakeModel(FakeText::States states, bench::FakeDevice* device, std::optional<DiffusionInfo> diffusion)
     : device_(device),
       attention_({.num_heads = 1, .head_dim = kHeadDim, .num_kv_heads = 1}),
       conv_weight_(Tensor::zeros(DType::kF32, {kChannels, kTaps}, runtime_of(device))),
@@ -218,6 +218,7 @@ FakeModel::FakeModel(FakeText::States states, bench::FakeDevice* device)
            .kv_groups = {{{1, kHeadDim, kHeadDim}, {0}}},
            .full_attn_layer_ids = {0},
            .dtype = DType::kF32};
+  info_.diffusion = std::move(diffusion);
   if (states == FakeText::States::kNone) return;
   info_.num_layers = 2;
   info_.num_gdn_layers = 1;
@@ -255,14 +256,14 @@ void FakeModel::note(const ForwardBatch& batch) const {
     pass.requests.push_back({span.phys0, {ids, ids + span.q_len}});
   }
   FakePasses& p = passes_;
-  p.last[1] = std::exchange(p.last[0], pass);
+  const FakePasses::Pass before = std::exchange(p.last, pass);
   const bool too_many = p.most_rows && pass.rows > *p.most_rows;
   if (p.fails == 0 && !too_many) return;
   const ErrorCode code = p.fails > 0 ? p.error : ErrorCode::kOutOfMemory;
   p.fails -= p.fails > 0 ? 1 : 0;
-  ++p.num_failed;
-  if (code == ErrorCode::kOutOfMemory) p.out_of_memory.push_back(pass);
-  throw Error(code, "injected");
+  pass.requests.insert(pass.requests.end(), before.requests.begin(), before.requests.end());
+  p.failed.push_back(std::move(pass));
+  throw Error(code, FakePasses::kInjected);
 }
 
 // float32 [rows, 1, kHeadDim]: summaries of the recurrent layer. `tokens`: float32 [rows, kChannels].

@@ -1,5 +1,5 @@
-// A causal model without weights, for simulations. The logits of a row are a function of all tokens up to it, which the
-// model reads where the engine had it put them: keys and values through the page table, recurrent states in their
+// A model without weights, for simulations. The logits of a row are a function of all tokens that it sees, which
+// the model reads where the engine had it put them: keys and values through the page table, recurrent states in their
 // slots. A wrong page, slot, position or row therefore gives other tokens.
 #pragma once
 #include <array>
@@ -16,13 +16,14 @@
 
 namespace headrace::testing_support {
 
-// The model's definition: a recursion over a text, without pages, states or batches.
+// The definition of the causal model: a recursion over a text, without pages, states or batches.
 class FakeText {
  public:
   static constexpr int32_t kVocab = 48;
   static constexpr std::array<int32_t, 2> kEosIds = {1, 2};
   // Where it stands in a text, with a number n behind it, the row n tokens later has no numbers as logits.
   static constexpr int32_t kFatal = 3;
+  static constexpr int32_t kMask = 0;  // of diffusion models
 
   enum class States : uint8_t { kNone, kRecurrent };
   explicit FakeText(States states) : states_(states) {}
@@ -52,16 +53,17 @@ struct FakePasses {
   ErrorCode error = ErrorCode::kInternal;
   std::optional<int32_t> most_rows;
 
-  std::array<Pass, 2> last;         // the newest first
-  std::vector<Pass> out_of_memory;  // passes that failed so
-  int32_t num_failed = 0;
+  static constexpr const char* kInjected = "injected into a pass";  // what their errors say
+
+  Pass last;
+  std::vector<Pass> failed;  // with the requests of the pass before, which may be in flight
 };
 
 // Runs on the CPU's or the fake device's memory with kernels() as the runner's ops.
 class FakeModel final : public Model {
  public:
-  // `device`: not owned; null: the CPU.
-  FakeModel(FakeText::States states, bench::FakeDevice* device);
+  // `device`: not owned; null: the CPU. With `diffusion` it has the keys that its strategy shows a row.
+  FakeModel(FakeText::States states, bench::FakeDevice* device, std::optional<DiffusionInfo> diffusion = {});
 
   // Those of the CPU, but that attention and recurrent layers hash what they read.
   static const OpSet& kernels();

@@ -18,7 +18,8 @@ enum class ErrorCode {
   kNoDevice,
   kIo,
   kCuda,
-  kInternal,  // broken invariant: a bug in headrace
+  kCancelled,  // an engine that is being drained takes no requests
+  kInternal,   // broken invariant: a bug in headrace
 };
 
 // Every failure that a caller can see. what() says where, what was expected, and what was found.
@@ -56,6 +57,9 @@ std::string str(const Parts&... parts) {
   (append_to(out, parts), ...);
   return out;
 }
+
+// Within a handler: returns the exception that is handled. One that is no Error becomes kOutOfMemory or kInternal.
+Error handled_error();
 
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line);
 

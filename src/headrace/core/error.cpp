@@ -1,6 +1,8 @@
 #include "headrace/core/error.h"
 
 #include <cstdio>
+#include <exception>
+#include <new>
 
 namespace headrace {
 
@@ -11,6 +13,20 @@ void append_to(std::string& out, double number) {
   char text[32];  // at most six significant digits, sign, point and exponent
   std::snprintf(text, sizeof(text), "%g", number);
   out += text;
+}
+
+Error handled_error() {
+  try {
+    throw;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, "out of memory"};
+  } catch (const std::exception& e) {
+    return {ErrorCode::kInternal, e.what()};
+  } catch (...) {
+    return {ErrorCode::kInternal, "an unknown exception"};
+  }
 }
 
 void assertion_failed(const char* condition, const char* file, int line) {

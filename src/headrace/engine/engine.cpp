@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "headrace/core/scope_end.h"
@@ -34,21 +32,6 @@ EngineConfig with_vocab(EngineConfig config, const Model& model) {
 
 const OpSet& sampling_ops(const EngineConfig& c) {
   return c.runner.backend == "reference" ? reference::ops() : cpu::select_kernel_set(c.runner.kernel_set);
-}
-
-// Returns the exception that is being handled.
-Error handled_error() {
-  try {
-    throw;
-  } catch (const Error& e) {
-    return e;
-  } catch (const std::bad_alloc&) {
-    return {ErrorCode::kOutOfMemory, "out of memory"};
-  } catch (const std::exception& e) {
-    return {ErrorCode::kInternal, e.what()};
-  } catch (...) {
-    return {ErrorCode::kInternal, "an unknown exception"};
-  }
 }
 
 void check_valid(const ScheduledStep& step, std::span<const SampledToken> sampled) {
@@ -108,6 +91,7 @@ std::unique_ptr<Sequence> Engine::sequence_of(EngineRequest request) const {
                " is never chosen: the tokenizer has ids below ", config_.vocab);
   }
   auto sequence = std::make_unique<Sequence>();
+  sequence->id = request.id.value_or(0);
   sequence->params = std::move(request.params);
   sequence->cache_salt = std::move(request.cache_salt);
   sequence->constraint = std::move(request.constraint);
@@ -132,20 +116,27 @@ void Engine::check(const EngineRequest& request) const { start(*sequence_of(requ
 
 int64_t Engine::add(EngineRequest request) {
   check_device();
+  const int64_t id = request.id.value_or(next_id_);
+  HR_REQUIRE(!has(id), ErrorCode::kInvalidArgument, "request ", id, ": one with this id waits or runs");
+  request.id = id;
   std::unique_ptr<Sequence> sequence = sequence_of(std::move(request));
-  sequence->id = next_id_;
   const bool warming_up = runner_.metadata_source().is_warming_up();
-  HR_REQUIRE(warming_up ? scheduler_.idle() : warm_up_.empty(), ErrorCode::kInvalidArgument, "request ", next_id_, ": ",
+  HR_REQUIRE(warming_up ? scheduler_.idle() : warm_up_.empty(), ErrorCode::kInvalidArgument, "request ", id, ": ",
              warming_up ? "a warm-up" : "it", " cannot start before the ", warming_up ? "requests" : "warm-up",
              " that are queued have ended");
   if (warming_up) {
-    warm_up_.add(next_id_, std::move(sequence->tokens), sequence->params.max_tokens);
-    return next_id_++;
+    warm_up_.add(id, std::move(sequence->tokens), sequence->params.max_tokens);
+    return count(id);
   }
   start(*sequence);
   scheduler_.add(*sequence);
-  sequences_.emplace(next_id_, std::move(sequence));
-  return next_id_++;
+  sequences_.emplace(id, std::move(sequence));
+  return count(id);
+}
+
+int64_t Engine::count(int64_t id) {
+  next_id_ = std::max(next_id_, id + 1);
+  return id;
 }
 
 void Engine::abort(int64_t id) { end(id, PageTable::Keeps::kYes); }

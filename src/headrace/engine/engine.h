@@ -51,12 +51,13 @@ struct EngineRequest {
   SamplingParams params = {};
   std::string cache_salt = {};                            // cached text is shared with requests of the same salt only
   std::shared_ptr<TokenConstraint> constraint = nullptr;  // null: any token may come
+  std::optional<int64_t> id = {};                         // absent: the engine gives the next one
 };
 
 // A token that became final in a step, or a request that failed.
 struct StepOutput {
   int64_t sequence_id = 0;
-  SampledToken token;                             // none for kError
+  SampledToken token;                             // none for kError and kAborted
   std::vector<TokenLogprob> top = {};             // SamplingParams::top_logprobs of them, descending
   std::vector<PromptToken> prompt_logprobs = {};  // with the first token, if asked for: tokens 1.. of the prompt
   std::optional<FinishReason> finish_reason;      // set with the last token, and by kError
@@ -88,7 +89,7 @@ class Engine {
   // changes.
   void check(const EngineRequest& request) const;
   // Queues a request and returns its id. Error kInvalidArgument, without effect, for invalid parameters, ids outside
-  // the vocabulary, or a request that could never run.
+  // the vocabulary, a request that could never run, or an id that waits or runs already.
   // While the runner's metadata source is warming up, requests of any length are accepted, run, and leave nothing
   // behind (WarmUpQueue). Warm-up and normal requests cannot be queued together: Error kInvalidArgument.
   int64_t add(EngineRequest request);
@@ -140,6 +141,7 @@ class Engine {
   // Calls `run`. If it throws, ends the requests of the failed step, and drains.
   std::unique_ptr<Sequence> sequence_of(EngineRequest request) const;  // checks all but its size
   void start(Sequence& sequence) const;                                // checks its size, too
+  int64_t count(int64_t id);                                           // returns `id`; later ones are larger
   template <class Run>
   auto run_step_or_fail(const Run& run);
   void note(const std::vector<ScheduledStep>& steps);  // within a call of run_step_or_fail()

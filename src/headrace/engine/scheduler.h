@@ -66,6 +66,7 @@ class Scheduler {
   bool preempt(Sequence& sequence);
 
   size_t num_running() const { return running_.size(); }
+  size_t num_waiting() const { return waiting_.size(); }
   bool any_waiting() const { return !waiting_.empty(); }
   bool any_held_back() const;  // one waits for what another one computes, or for pages
   bool idle() const { return waiting_.empty() && running_.empty(); }

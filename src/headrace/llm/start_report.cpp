@@ -4,8 +4,23 @@
 
 namespace headrace {
 
-void report_start(const LLMOptions& options, LLM& llm) {
+namespace {
+
+// They are never chosen and end nothing.
+void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const ModelInfo& model) {
+  if (o.random_weights) return;
+  for (const int32_t id : model.eos_ids) {
+    if (id < tokenizer.vocab_size()) continue;
+    o.log(LogLevel::kWarning, str("the end token ", id, " is never chosen: the tokenizer has ids below ",
+                                  tokenizer.vocab_size(), "; --stop or -n ends the text"));
+  }
+}
+
+}  // namespace
+
+void report_start(const LLMOptions& options, AsyncLLM& llm) {
   const LogCallback& log = options.log;
+  warn_of_end_tokens(options, llm.tokenizer(), llm.model_info());
   const ModelInfo& model = llm.model_info();
   const EngineConfig& engine = llm.config();
   log(LogLevel::kInfo, str(model.architecture, " on ", to_string(llm.device()), ": ", model.num_layers, " layers, ",

@@ -1,8 +1,9 @@
 // Simulates an engine under load, with a model without weights: requests come, are given up, preempted and fail, pages
-// and states run out, and steps throw, all by a seed. Every token is compared with the model's definition, and the
-// ownership of pages and states is audited after every step. --seeds N --first-seed S --backend cpu|fake
+// and states run out, consumers are slow and steps throw, all by a seed. Every token is compared with the model's
+// definition, and the ownership of pages and states is audited after every step.
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <initializer_list>
 #include <functional>
 #include <map>
@@ -12,7 +13,7 @@
 #include "engine/fake_model.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/scope_end.h"
-#include "headrace/engine/engine.h"
+#include "headrace/llm/engine_loop.h"
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/penalty.h"
 #include "support/fuzz.h"
@@ -22,21 +23,28 @@ namespace headrace::testing_support {
 namespace {
 
 constexpr int32_t kMostSteps = 3000;
+constexpr const char *kOfStep = FakePasses::kInjected, *kOfStrategy = "injected into a strategy";
 
 struct Arrival {
   std::vector<int32_t> prompt;
   SamplingParams params;
+  int32_t n = 1;
   std::string salt;
+  bool reports_steps = false;
+  size_t queue = 0;               // its consumer's
   int32_t step = 0;               // after which it comes
   std::optional<size_t> goes_on;  // behind the prompt and the answer, as far as it is there, of an earlier one
   // Tokens of the answer behind which it is given up or preempted.
   std::optional<size_t> given_up_at, preempted_at;
   std::optional<int32_t> given_up_after;  // steps since it came
+  bool gives_up_all = false;              // choices, not one
   // Its strategy throws when it has so many tokens behind the prompt.
   enum class Throws : uint8_t { kNever, kInPlan, kInCommit } throws = Throws::kNever;
   int32_t throws_at = 0;
   bool left_out = false;  // by what makes a failing case smaller
 };
+
+constexpr int32_t kAtTheEnd = INT32_MAX;
 
 struct StepFault {
   int32_t step = 0;
@@ -48,10 +56,12 @@ struct StepFault {
 
 struct Case {
   FakeText::States states = FakeText::States::kNone;
+  std::optional<DiffusionInfo> diffusion;
   EngineConfig config;
   std::vector<Arrival> arrivals;
   std::vector<StepFault> faults;
   std::optional<int32_t> most_rows;  // steps of more run out of memory
+  std::vector<int32_t> consumers;    // steps after which each takes its events
 };
 
 template <class T>
@@ -88,8 +98,8 @@ SamplingParams draw_params(Random& random) {
     p.top_k = pick(random, {0, 0, 1, 5, 20});
     p.top_p = pick(random, {1.0f, 1.0f, 0.9f, 0.5f});
     p.min_p = pick(random, {0.0f, 0.0f, 0.05f});
-    if (!one_in(random, 4)) p.seed = random.next() % 1000;
   }
+  p.seed = random.next() % 1000;  // absent, it is drawn
   p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
   p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
   p.top_logprobs = pick(random, {0, 0, 0, 1, 5, FakeText::kVocab + 1});
@@ -101,9 +111,12 @@ SamplingParams draw_params(Random& random) {
 Arrival draw_arrival(Random& random, int32_t most_prompt, size_t earlier) {
   Arrival a{.prompt = draw_prompt(random, most_prompt), .params = draw_params(random)};
   a.salt = pick(random, {"", "", "", "a", "b"});
+  a.n = pick(random, {1, 1, 1, 2, 4});
+  a.reports_steps = a.n == 1 && one_in(random, 6);
   if (earlier > 0 && one_in(random, 3)) a.goes_on = static_cast<size_t>(random.below(static_cast<int64_t>(earlier)));
   if (one_in(random, 5)) a.given_up_at = static_cast<size_t>(between(random, 0, 12));
   if (one_in(random, 8)) a.given_up_after = between(random, 0, 12);
+  a.gives_up_all = one_in(random, 2);
   if (one_in(random, 3)) a.preempted_at = static_cast<size_t>(between(random, 0, 12));
   if (one_in(random, 12)) {
     a.throws = pick(random, {Arrival::Throws::kInPlan, Arrival::Throws::kInCommit});
@@ -141,18 +154,40 @@ void draw_faults(Random& random, Case& c, int32_t last_step) {
   }
 }
 
-Case draw(uint64_t seed) {
-  Random random(seed);
-  Case c{.states = pick(random, {FakeText::States::kNone, FakeText::States::kRecurrent})};
-  draw_engine(random, c);
+// A strategy of a diffusion model, and what its requests may ask for.
+void draw_diffusion(Random& random, Case& c) {
+  EngineConfig& config = c.config;
+  config.strategy = pick(random, {"multi_bd", "multi_bd", "full_attention", "dual_cache", "d2f"});
+  const bool blocks = config.strategy == "multi_bd";
+  c.states = FakeText::States::kNone;
+  c.diffusion = DiffusionInfo{.mask_token_id = FakeText::kMask, .block_size = 4, .sub_block_size = 4};
+  c.diffusion->attention = blocks ? DiffusionInfo::Attention::kBlockCausal : DiffusionInfo::Attention::kFull;
+  c.diffusion->threshold = pick(random, {0.1f, 0.2f, 0.9f});
+  if (blocks || config.strategy == "d2f") config.decoding.num_blocks = between(random, 1, 3);
+  config.runner.max_tokens = blocks ? between(random, 8 * config.decoding.num_blocks + 1, 100) : 400;
+}
+
+void draw_arrivals(Random& random, Case& c) {
   int32_t step = 0;
   for (int32_t i = pick(random, {between(random, 1, 4), between(random, 4, 12)}); i > 0; --i) {
     Arrival a = draw_arrival(random, c.config.max_context_len / 2, c.arrivals.size());
+    if (c.diffusion) a.params.top_logprobs = 0, a.params.prompt_logprobs.reset();
     a.step = step;
+    a.queue = static_cast<size_t>(random.below(std::ssize(c.consumers)));
     c.arrivals.push_back(std::move(a));
     step += pick(random, {0, 0, 1, between(random, 0, 20)});
   }
   draw_faults(random, c, step);
+}
+
+Case draw(uint64_t seed) {
+  Random random(seed);
+  Case c{.states = pick(random, {FakeText::States::kNone, FakeText::States::kRecurrent})};
+  draw_engine(random, c);
+  if (one_in(random, 5)) draw_diffusion(random, c);
+  for (int32_t i = between(random, 1, 3); i > 0; --i)
+    c.consumers.push_back(pick(random, {1, 1, between(random, 2, 30), kAtTheEnd}));
+  draw_arrivals(random, c);
   return c;
 }
 
@@ -175,6 +210,8 @@ struct Answer {
   std::vector<PromptToken> prompt;
   FinishReason reason = FinishReason::kError;
 };
+
+int32_t vocab_of(const Case& c) { return c.config.vocab > 0 ? c.config.vocab : FakeText::kVocab; }
 
 // What the logits become before a token is chosen.
 std::vector<float> changed(std::vector<float> row, const SamplingParams& p, std::span<const int32_t> text) {
@@ -222,7 +259,7 @@ bool ends(const SamplingParams& p, int32_t id) {
 
 // The answer to a prompt, by the model's definition alone.
 Answer answer_of(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& p) {
-  const int32_t vocab = c.config.vocab > 0 ? c.config.vocab : FakeText::kVocab;
+  const int32_t vocab = vocab_of(c);
   FakeText model(c.states);
   Answer answer;
   for (size_t i = 0; i < prompt.size(); ++i) {
@@ -248,7 +285,25 @@ Answer answer_of(const Case& c, const std::vector<int32_t>& prompt, const Sampli
   }
 }
 
-// The autoregressive one, which throws for requests that are to fail in it.
+// The answer of an engine that runs the request alone, with room for all of it.
+Answer answer_alone(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& params) {
+  const FakeModel model(c.states, nullptr, c.diffusion);
+  EngineConfig config{.max_context_len = c.config.max_context_len, .vocab = c.config.vocab};
+  config.strategy = c.config.strategy, config.decoding = c.config.decoding;
+  config.runner = {.ops = &FakeModel::kernels(), .num_pages = 40, .page_size = 16, .max_tokens = 400};
+  Engine engine(model, config);
+  engine.add(prompt, params);
+  Answer answer;
+  while (!engine.idle()) {
+    for (const StepOutput& out : engine.step()) {
+      if (!out.error) answer.tokens.push_back({{out.token.id, out.token.logprob}, {}});
+      if (out.finish_reason) answer.reason = *out.finish_reason;
+    }
+  }
+  return answer;
+}
+
+// A strategy that throws for requests that are to fail in it.
 class ThrowingStrategy final : public DecodingStrategy {
  public:
   struct Fault {
@@ -256,8 +311,7 @@ class ThrowingStrategy final : public DecodingStrategy {
     int32_t at = 0;  // tokens behind the prompt
     bool thrown = false;
   };
-  explicit ThrowingStrategy(std::map<int64_t, Fault>& faults)
-      : ThrowingStrategy(make_strategy("autoregressive", {}), faults) {}
+  ThrowingStrategy(const Case& c, std::map<int64_t, Fault>& faults) : ThrowingStrategy(made(c), faults) {}
 
   void start(Sequence& s) const override { inner_->start(s); }
   StepPlan plan(const Sequence& s, int32_t budget) const override {
@@ -274,12 +328,17 @@ class ThrowingStrategy final : public DecodingStrategy {
  private:
   ThrowingStrategy(std::unique_ptr<DecodingStrategy> inner, std::map<int64_t, Fault>& faults)
       : DecodingStrategy(inner->name(), inner->traits()), inner_(std::move(inner)), faults_(faults) {}
+  static std::unique_ptr<DecodingStrategy> made(const Case& c) {
+    StrategyConfig config = c.config.decoding;
+    config.model = c.diffusion;
+    return make_strategy(c.config.strategy, config);
+  }
   void throw_if_due(const Sequence& s, Arrival::Throws where) const {
     const auto found = faults_.find(s.id);
     if (found == faults_.end() || found->second.where != where || s.num_tokens() - s.prompt_len < found->second.at)
       return;
     found->second.thrown = true;
-    throw std::runtime_error("injected");
+    throw std::runtime_error(kOfStrategy);
   }
 
   std::unique_ptr<DecodingStrategy> inner_;
@@ -291,30 +350,45 @@ void require_same(const std::string& what, const TokenLogprob& got, const TokenL
           got.logprob, ", expected ", expected.id, " with ", expected.logprob);
 }
 
-void require_same(const std::string& what, const std::vector<TokenLogprob>& got,
-                  const std::vector<TokenLogprob>& expected) {
-  require(got.size() == expected.size(), what, ": got ", got.size(), " tokens, expected ", expected.size());
-  for (size_t i = 0; i < got.size(); ++i) require_same(what, got[i], expected[i]);
+void require_same(const std::string& what, const PromptToken& got, const PromptToken& expected);
+
+template <class T>
+void require_same(const std::string& what, const std::vector<T>& got, const std::vector<T>& expected) {
+  require(got.size() == expected.size(), what, ": got ", got.size(), " entries, expected ", expected.size());
+  for (size_t i = 0; i < got.size(); ++i) require_same(str(what, ", ", i), got[i], expected[i]);
 }
 
-// A request that came.
+void require_same(const std::string& what, const PromptToken& got, const PromptToken& expected) {
+  require_same(what + " of the prompt", got.token, expected.token);
+  require_same(what + " of the prompt, top", got.top, expected.top);
+}
+
+// A choice of a request that came.
 struct Live {
   size_t arrival = 0;
-  int64_t id = 0;
+  int32_t choice = 0;
+  int64_t request_id = 0;
   int32_t came_at = 0;
   std::vector<int32_t> prompt;
   Answer expected;
-  std::vector<int32_t> tokens;
-  std::optional<FinishReason> ended;  // kAborted, too
+  std::vector<int32_t> tokens;        // as far as its consumer has taken them
+  std::optional<FinishReason> ended;  // likewise
+  bool given_up = false, preempted = false;
+
+  int64_t id() const { return request_id + choice; }  // of the engine
 };
 
+// Driven by one thread, so that a seed repeats it.
 class Simulation {
  public:
   Simulation(const Case& c, bench::FakeDevice* device)
-      : case_(c), device_(device), model_(c.states, device), engine_(model_, config_of(c, device), strategy_of()) {
-    engine_.observe([this](StepMoment moment, const Sequence&, const StepPlan& plan) {
-      if (moment == StepMoment::kPlanned) rows_planned_ += plan.num_rows();
-    });
+      : case_(c),
+        device_(device),
+        model_(c.states, device, c.diffusion),
+        engine_(model_, config_of(c, device), std::make_unique<ThrowingStrategy>(c, strategy_faults_)),
+        queues_(c.consumers.size()),
+        loop_(engine_) {
+    model_.passes().most_rows = c.most_rows;
   }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
@@ -330,13 +404,17 @@ class Simulation {
   }
 
   void run() {
-    model_.passes().most_rows = case_.most_rows;
-    for (step_ = 0; !dead_ && (next_ < case_.arrivals.size() || !engine_.idle()); ++step_) {
+    bool busy = true;
+    for (step_ = 0; busy || next_ < case_.arrivals.size(); ++step_) {
       require(step_ < kMostSteps, "not over after ", kMostSteps, " steps");
-      take_arrivals();
+      take_arrivals(busy);
       arm_faults();
-      step();
+      busy = loop_.run_once();
       engine_.scheduler().audit();
+      check_stats();
+      for (size_t i = 0; i < queues_.size(); ++i) {
+        if (step_ % case_.consumers[i] == 0) take_events(i);
+      }
       give_up_and_preempt();
       engine_.scheduler().audit();
     }
@@ -352,16 +430,18 @@ class Simulation {
     if (device != nullptr) config.runner.context.stream = device->stream();
     return config;
   }
-  std::unique_ptr<DecodingStrategy> strategy_of() { return std::make_unique<ThrowingStrategy>(strategy_faults_); }
 
-  std::string name_of_request(const Live& live) const {
-    return str("request ", live.arrival, " (prompt of ", live.prompt.size(), ", ", live.tokens.size(), " tokens so far)");
+  static std::string name_of(const Live& live) {
+    return str("choice ", live.choice, " of request ", live.arrival, " (prompt of ", live.prompt.size(), ", ",
+               live.tokens.size(), " tokens so far)");
   }
 
-  void take_arrivals() {
-    while (next_ < case_.arrivals.size() && (case_.arrivals[next_].step <= step_ || engine_.idle())) {
-      const size_t i = next_++;
-      if (!case_.arrivals[i].left_out) submit(i);
+  // Those whose time has come, or that nothing runs before.
+  void take_arrivals(bool busy) {
+    for (; next_ < case_.arrivals.size() && (case_.arrivals[next_].step <= step_ || !busy); ++next_) {
+      if (case_.arrivals[next_].left_out) continue;
+      submit(next_);
+      busy = true;
     }
   }
 
@@ -378,14 +458,26 @@ class Simulation {
 
   void submit(size_t i) {
     const Arrival& a = case_.arrivals[i];
-    Live live{.arrival = i, .came_at = step_, .prompt = prompt_of(a)};
-    SamplingParams params = a.params;
-    const int32_t vocab = case_.config.vocab > 0 ? case_.config.vocab : FakeText::kVocab;
-    std::erase_if(params.stop_token_ids, [&](int32_t id) { return id >= vocab; });
-    live.expected = answer_of(case_, live.prompt, params);
-    live.id = engine_.add({.prompt = live.prompt, .params = params, .cache_salt = a.salt});
-    if (a.throws != Arrival::Throws::kNever) strategy_faults_[live.id] = {a.throws, a.throws_at};
-    lives_.push_back(std::move(live));
+    GenerationRequest request{.prompt_ids = prompt_of(a), .params = a.params, .n = a.n, .cache_salt = a.salt};
+    request.reports_steps = a.reports_steps;
+    std::erase_if(request.params.stop_token_ids, [this](int32_t id) { return id >= vocab_of(case_); });
+    const std::vector<int32_t> prompt = request.prompt_ids;
+    SamplingParams params = request.params;
+    int64_t id = 0;
+    try {
+      id = loop_.submit(std::move(request), queues_[a.queue]);
+    } catch (const Error& e) {
+      const bool too_large = case_.diffusion && e.code() == ErrorCode::kInvalidArgument;  // its blocks
+      return require(too_large || (dead_ && e.code() == ErrorCode::kCuda), "request ", i, " is refused: ", e.what());
+    }
+    require(!dead_, "an engine whose device failed takes requests");
+    for (int32_t choice = 0; choice < a.n; ++choice) {
+      params.seed = seed_of_choice(*a.params.seed, choice);
+      Live live{.arrival = i, .choice = choice, .request_id = id, .came_at = step_, .prompt = prompt};
+      live.expected = case_.diffusion ? answer_alone(case_, prompt, params) : answer_of(case_, prompt, params);
+      if (a.throws != Arrival::Throws::kNever) strategy_faults_[live.id()] = {a.throws, a.throws_at};
+      lives_.push_back(std::move(live));
+    }
   }
 
   void arm_faults() {
@@ -394,7 +486,7 @@ class Simulation {
       if (fault.where == StepFault::Where::kOnDevice && device_ != nullptr) {
         device_->run([this, code = fault.code] {
           ++device_faults_;
-          throw Error(code, "injected");
+          throw Error(code, kOfStep);
         });
       } else {
         model_.passes().fails = fault.passes, model_.passes().error = fault.code;
@@ -402,154 +494,160 @@ class Simulation {
     }
   }
 
-  int32_t num_faults() const { return model_.passes().num_failed + device_faults_; }
+  void check_stats() {
+    dead_ = engine_.fault().has_value();
+    const EngineStats stats = loop_.stats();
+    const Scheduler& scheduler = engine_.scheduler();
+    require(stats.free_pages == scheduler.free_pages() && stats.free_states == scheduler.free_states(),
+            "the statistics have ", stats.free_pages, " free pages and ", stats.free_states, " states, the engine ",
+            scheduler.free_pages(), " and ", scheduler.free_states());
+    int32_t left = 0;
+    for (const Live& live : lives_) left += engine_.has(live.id()) ? 1 : 0;
+    require(stats.running + stats.waiting == left, "the statistics have ", stats.running, " running and ",
+            stats.waiting, " waiting requests, the engine ", left);
+  }
 
-  void step() {
-    const EngineCounters before = engine_.counters();
-    std::vector<StepOutput> outputs;
-    try {
-      outputs = engine_.step();
-    } catch (const Error& e) {
-      return take_failed_step(e);
-    }
-    int64_t tokens = 0;
-    for (const StepOutput& out : outputs) {
-      take(out);
-      tokens += out.error ? 0 : 1;
-    }
-    require(engine_.counters().tokens - before.tokens == tokens, "the engine counts ",
-            engine_.counters().tokens - before.tokens, " tokens of a step, it returned ", tokens);
-    for (const Live& live : lives_) {
-      require(engine_.has(live.id) == !live.ended, name_of_request(live),
-              live.ended ? " has ended, but the engine has it" : " is lost");
+  void take_events(size_t queue) {
+    while (const std::optional<GenerationEvent> event = queues_[queue].poll()) {
+      const auto is_its = [&](const Live& l) {
+        return l.request_id == event->request_id && l.choice == event->choice;
+      };
+      const auto found = std::ranges::find_if(lives_, is_its);
+      require(found != lives_.end(), "an event of the unknown request ", event->request_id);
+      const Arrival& a = case_.arrivals[found->arrival];
+      require(a.queue == queue, name_of(*found), " has an event in another's queue");
+      require(event->seed == seed_of_choice(*a.params.seed, event->choice), name_of(*found), " has the seed ",
+              event->seed);
+      require(!event->outputs.empty() || a.reports_steps, name_of(*found), " has an event without outputs");
+      for (const StepOutput& out : event->outputs) take(*found, out);
     }
   }
 
-  void take(const StepOutput& out) {
-    const auto found = std::ranges::find(lives_, out.sequence_id, &Live::id);
-    require(found != lives_.end(), "an output of the unknown request ", out.sequence_id);
-    Live& live = *found;
-    require(!live.ended, name_of_request(live), " has an output after its last one");
+  void take(Live& live, const StepOutput& out) {
+    require(out.sequence_id == live.id(), name_of(live), " has an output of ", out.sequence_id);
+    require(!live.ended, name_of(live), " has an output after its last one");
     live.ended = out.finish_reason;
+    if (out.finish_reason == FinishReason::kAborted) return require(live.given_up, name_of(live), " was not given up");
+    require(out.error.has_value() == (out.finish_reason == FinishReason::kError), name_of(live),
+            " has an error without its reason, or the reason alone");
     if (out.error) return check_failed(live, *out.error);
+    take_token(live, out);
+  }
+
+  void take_token(Live& live, const StepOutput& out) {
     const Answer& expected = live.expected;
     const size_t at = live.tokens.size();
-    require(at < expected.tokens.size(), name_of_request(live), ": got ", out.token.id, ", expected ",
+    require(at < expected.tokens.size(), name_of(live), ": got ", out.token.id, ", expected ",
             expected.reason == FinishReason::kError ? "an error" : "no more");
     const Answer::Token& token = expected.tokens[at];
-    require_same(name_of_request(live), TokenLogprob{out.token.id, out.token.logprob}, token.token);
-    require_same(name_of_request(live) + ", top_logprobs", out.top, token.top);
-    const std::vector<PromptToken>& prompt = at == 0 ? expected.prompt : no_prompt_;
-    require(out.prompt_logprobs.size() == prompt.size(), name_of_request(live), ": prompt_logprobs has ",
-            out.prompt_logprobs.size(), " tokens, expected ", prompt.size());
-    for (size_t i = 0; i < prompt.size(); ++i) {
-      const std::string what = str(name_of_request(live), ", prompt_logprobs of token ", i + 1);
-      require_same(what, out.prompt_logprobs[i].token, prompt[i].token);
-      require_same(what, out.prompt_logprobs[i].top, prompt[i].top);
-    }
+    require_same(name_of(live), TokenLogprob{out.token.id, out.token.logprob}, token.token);
+    require_same(name_of(live) + ", top_logprobs", out.top, token.top);
+    require_same(name_of(live), out.prompt_logprobs, at == 0 ? expected.prompt : std::vector<PromptToken>());
     live.tokens.push_back(out.token.id);
+    ++num_tokens_;
     const bool last = live.tokens.size() == expected.tokens.size() && expected.reason != FinishReason::kError;
-    require(out.finish_reason == (last ? std::optional(expected.reason) : std::nullopt), name_of_request(live),
+    require(out.finish_reason == (last ? std::optional(expected.reason) : std::nullopt), name_of(live),
             last ? " did not end" : " ended too early", ", or for another reason");
   }
 
-  // A request may fail alone if its logits are no numbers, its strategy threw or it ran out of memory alone.
-  void check_failed(const Live& live, const Error& error) const {
-    const bool no_numbers =
-        live.expected.reason == FinishReason::kError && live.tokens.size() == live.expected.tokens.size();
-    const auto fault = strategy_faults_.find(live.id);
-    const bool threw = fault != strategy_faults_.end() && fault->second.thrown;
-    const bool alone = error.code() == ErrorCode::kOutOfMemory &&
-                       std::ranges::any_of(model_.passes().out_of_memory,
-                                           [](const FakePasses::Pass& p) { return p.spans == 1 && p.rows == 1; });
-    require(no_numbers || threw || alone, name_of_request(live), " failed without a fault of its own: ", error.what());
+  // A request may fail alone if its logits are no numbers, its strategy threw or it ran out of memory alone, and with
+  // others if a step of it threw.
+  void check_failed(const Live& live, const Error& error) {
+    const std::string_view what = error.what();
+    const auto says = [what](std::string_view part) { return what.find(part) != std::string_view::npos; };
+    if (says(kOfStrategy)) {
+      const auto fault = strategy_faults_.find(live.id());
+      return require(fault != strategy_faults_.end() && fault->second.thrown, name_of(live), " fails by another's fault");
+    }
+    if (!says(kOfStep)) {
+      const Answer& expected = live.expected;
+      return require(expected.reason == FinishReason::kError && live.tokens.size() == expected.tokens.size(),
+                     name_of(live), " failed without a fault: ", what);
+    }
+    const ErrorCode code = error.code();
+    if (code == ErrorCode::kCuda) return require(dead_, name_of(live), " failed, but the device works: ", what);
+    const auto ends_it = [&](const FakePasses::Pass& pass) {
+      const bool alone = pass.spans == 1 && (case_.diffusion || pass.rows == 1);
+      const bool shown = device_ == nullptr && !case_.diffusion;  // otherwise the host does not know its rows
+      return (code != ErrorCode::kOutOfMemory || alone) && (!shown || may_be_of(pass, live));
+    };
+    const bool by_device = device_faults_ > 0 && code != ErrorCode::kOutOfMemory;
+    require(by_device || std::ranges::any_of(model_.passes().failed, ends_it), name_of(live),
+            " failed without a step of its own that failed: ", what);
   }
 
-  // True if it may have been in a pass of the step that threw. On a device the host does not see tokens.
-  bool may_have_run(const Live& live) const {
-    if (device_ != nullptr) return true;
+  // True if rows of a pass, or of the one before it that ran beside it, may be the request's.
+  static bool may_be_of(const FakePasses::Pass& pass, const Live& live) {
     std::vector<int32_t> text = live.prompt;
     for (const Answer::Token& token : live.expected.tokens) text.push_back(token.token.id);
-    const auto is_of = [&text](const FakePasses::Rows& rows) {
+    return std::ranges::any_of(pass.requests, [&text](const FakePasses::Rows& rows) {
       return rows.position + std::ssize(rows.tokens) <= std::ssize(text) &&
              std::equal(rows.tokens.begin(), rows.tokens.end(), text.begin() + rows.position);
-    };
-    return std::ranges::any_of(model_.passes().last,
-                               [&](const FakePasses::Pass& p) { return std::ranges::any_of(p.requests, is_of); });
-  }
-
-  void take_failed_step(const Error& e) {
-    require(num_faults() > num_reported_ && std::string_view(e.what()).find("injected") != std::string_view::npos,
-            "a step threw without a fault: ", e.what());
-    num_reported_ = num_faults();
-    dead_ = engine_.fault().has_value();
-    require(dead_ == (e.code() == ErrorCode::kCuda), "a step threw ", e.what(), ", and the engine ",
-            dead_ ? "gave up" : "goes on");
-    size_t ended = 0;
-    for (Live& live : lives_) {
-      if (live.ended || engine_.has(live.id)) continue;
-      live.ended = FinishReason::kError;
-      ++ended;
-      require(dead_ || may_have_run(live), name_of_request(live), " ended with a step of others");
-    }
-    require(dead_ || ended <= static_cast<size_t>(case_.config.max_requests), ended, " requests ended with a step");
-    require(e.code() != ErrorCode::kOutOfMemory, "a step that ran out of memory ended ", ended, " requests");
+    });
   }
 
   void give_up_and_preempt() {
     for (Live& live : lives_) {
-      if (live.ended) continue;
       const Arrival& a = case_.arrivals[live.arrival];
-      if (a.preempted_at && live.tokens.size() >= *a.preempted_at && !preempted_.contains(live.id) &&
-          engine_.preempt(live.id)) {
-        preempted_.insert(live.id);
-      }
+      if (live.ended || live.given_up) continue;
+      if (a.preempted_at && live.tokens.size() >= *a.preempted_at && !live.preempted)
+        live.preempted = engine_.preempt(live.id());
       const bool enough = a.given_up_at && live.tokens.size() >= *a.given_up_at;
-      if (!enough && (!a.given_up_after || step_ < live.came_at + *a.given_up_after)) continue;
-      engine_.abort(live.id);
-      live.ended = FinishReason::kAborted;
-      require(!engine_.has(live.id), name_of_request(live), " was aborted, but the engine has it");
+      const bool long_enough = a.given_up_after && step_ >= live.came_at + *a.given_up_after;
+      if (enough || long_enough) give_up(live, a);
+    }
+  }
+
+  void give_up(const Live& live, const Arrival& a) {
+    if (a.gives_up_all) {
+      loop_.abort(live.request_id);
+    } else {
+      loop_.abort(live.request_id, live.choice);
+    }
+    for (Live& one : lives_) {
+      if (one.request_id == live.request_id && (a.gives_up_all || one.choice == live.choice)) one.given_up = true;
     }
   }
 
   void check_end() {
-    for (const Live& live : lives_) require(live.ended.has_value(), name_of_request(live), " has not ended");
+    loop_.wait_until_idle();
+    for (size_t i = 0; i < queues_.size(); ++i) take_events(i);
+    for (const Live& live : lives_) require(live.ended.has_value(), name_of(live), " has not ended");
     require(engine_.idle(), "the engine is not idle");
-    const Scheduler& scheduler = engine_.scheduler();
-    require(scheduler.free_pages() == case_.config.runner.num_pages, scheduler.free_pages(), " pages are free of ",
-            case_.config.runner.num_pages);
+    const EngineStats stats = loop_.stats();
+    require(stats.free_pages == stats.num_pages && stats.num_pages == case_.config.runner.num_pages, stats.free_pages,
+            " pages are free of ", stats.num_pages);
     const bool recurrent = case_.states == FakeText::States::kRecurrent;
-    require(!recurrent || scheduler.free_states() == case_.config.runner.num_states, scheduler.free_states(),
+    require(!recurrent || stats.free_states == case_.config.runner.num_states, stats.free_states,
             " states are free of ", case_.config.runner.num_states);
-    // Rows of requests that ended while they were in flight are not planned again.
-    require(num_faults() > 0 || engine_.counters().rows >= rows_planned_, "the engine counts ",
-            engine_.counters().rows, " rows, planned ", rows_planned_);
-    if (!dead_) return;
+    require(stats.tokens == num_tokens_ && stats.tokens <= stats.rows, "the statistics have ", stats.tokens,
+            " tokens of ", stats.rows, " rows, consumers ", num_tokens_, " tokens");
+    loop_.close();
     try {
-      engine_.step();
+      loop_.submit({.prompt_ids = {4}, .params = {.seed = 1}}, queues_.front());
     } catch (const Error& e) {
-      return require(e.code() == ErrorCode::kCuda, "a dead engine throws ", e.what());
+      return require(e.code() == ErrorCode::kCancelled || dead_, "a closed loop throws ", e.what());
     }
-    throw Wrong{"an engine whose device failed goes on"};
+    throw Wrong{"a closed loop takes requests"};
   }
 
-  static inline const std::vector<PromptToken> no_prompt_;
   const Case& case_;
-  bench::FakeDevice* device_;
+  bench::FakeDevice* device_;  // not owned
   FakeModel model_;
   std::map<int64_t, ThrowingStrategy::Fault> strategy_faults_;  // by id
   Engine engine_;
+  std::deque<EventQueue> queues_;
+  EngineLoop loop_;
   std::vector<Live> lives_;
-  std::set<int64_t> preempted_;
   size_t next_ = 0;  // arrival
   int32_t step_ = 0;
-  int32_t device_faults_ = 0, num_reported_ = 0;
-  int64_t rows_planned_ = 0;
-  bool dead_ = false;
+  int32_t device_faults_ = 0;
+  int64_t num_tokens_ = 0;  // taken
+  bool dead_ = false;       // its device has failed
 };
 
 std::string summary_of(const Case& c) {
-  return str(c.states == FakeText::States::kNone ? "dense" : "hybrid", ", ", c.arrivals.size(), " requests, ",
+  return str(c.config.strategy, c.states == FakeText::States::kNone ? ", dense, " : ", hybrid, ", c.arrivals.size(), " requests, ",
              c.config.max_requests, " at once, context ", c.config.max_context_len, ", ", c.config.runner.num_pages,
              " pages of ", c.config.runner.page_size, ", ", c.config.runner.num_states, " states, ",
              c.config.runner.max_tokens, " rows a step",
