@@ -4,192 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <initializer_list>
-#include <functional>
 #include <map>
-#include <numeric>
-#include <set>
+#include <stdexcept>
 
-#include "engine/fake_model.h"
 #include "headrace/core/device_runtime.h"
-#include "headrace/core/scope_end.h"
 #include "headrace/llm/engine_loop.h"
-#include "headrace/ops/cpu/dispatch.h"
-#include "headrace/ops/penalty.h"
+#include "llm/simulated_answer.h"
+#include "llm/simulated_case.h"
 #include "support/fuzz.h"
-#include "support/random.h"
 
 namespace headrace::testing_support {
 namespace {
 
 constexpr int32_t kMostSteps = 3000;
-constexpr const char *kOfStep = FakePasses::kInjected, *kOfStrategy = "injected into a strategy";
-
-struct Arrival {
-  std::vector<int32_t> prompt;
-  SamplingParams params;
-  int32_t n = 1;
-  std::string salt;
-  bool reports_steps = false;
-  size_t queue = 0;               // its consumer's
-  int32_t step = 0;               // after which it comes
-  std::optional<size_t> goes_on;  // behind the prompt and the answer, as far as it is there, of an earlier one
-  // Tokens of the answer behind which it is given up or preempted.
-  std::optional<size_t> given_up_at, preempted_at;
-  std::optional<int32_t> given_up_after;  // steps since it came
-  bool gives_up_all = false;              // choices, not one
-  // Its strategy throws when it has so many tokens behind the prompt.
-  enum class Throws : uint8_t { kNever, kInPlan, kInCommit } throws = Throws::kNever;
-  int32_t throws_at = 0;
-  bool left_out = false;  // by what makes a failing case smaller
-};
-
-constexpr int32_t kAtTheEnd = INT32_MAX;
-
-struct StepFault {
-  int32_t step = 0;
-  ErrorCode code = ErrorCode::kInternal;
-  int32_t passes = 1;  // that fail
-  // On a fake device: work that is queued throws, in place of a pass.
-  enum class Where : uint8_t { kInPass, kOnDevice } where = Where::kInPass;
-};
-
-struct Case {
-  FakeText::States states = FakeText::States::kNone;
-  std::optional<DiffusionInfo> diffusion;
-  EngineConfig config;
-  std::vector<Arrival> arrivals;
-  std::vector<StepFault> faults;
-  std::optional<int32_t> most_rows;  // steps of more run out of memory
-  std::vector<int32_t> consumers;    // steps after which each takes its events
-};
-
-template <class T>
-T pick(Random& random, std::initializer_list<T> values) {
-  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
-}
-
-int32_t between(Random& random, int32_t first, int32_t last) {
-  return first + static_cast<int32_t>(random.below(int64_t{last} - first + 1));
-}
-
-bool one_in(Random& random, int64_t n) { return random.below(n) == 0; }
-
-int32_t draw_token(Random& random) { return between(random, 4, FakeText::kVocab - 1); }
-
-// One of two beginnings that others have, too, and text of its own. A fatal one has no numbers some tokens later.
-std::vector<int32_t> draw_prompt(Random& random, int32_t most) {
-  std::vector<int32_t> prompt;
-  const int32_t stem = between(random, 0, 1);
-  const int32_t shared = pick(random, {0, 15, 16, 17, 32, 48, between(random, 0, 60)});
-  for (int32_t i = 0; i < shared; ++i) prompt.push_back(4 + (i * (stem + 3) + stem) % (FakeText::kVocab - 4));
-  for (int32_t i = between(random, 0, 20); i > 0; --i) prompt.push_back(draw_token(random));
-  if (one_in(random, 12)) prompt.insert(prompt.end(), {FakeText::kFatal, between(random, 1, 20)});
-  if (prompt.empty()) prompt.push_back(draw_token(random));
-  if (std::ssize(prompt) > most) prompt.resize(static_cast<size_t>(most));
-  return prompt;
-}
-
-SamplingParams draw_params(Random& random) {
-  using EndOfText = SamplingParams::EndOfText;
-  SamplingParams p{.max_tokens = pick(random, {1, 2, between(random, 1, 12), between(random, 1, 40)})};
-  p.temperature = pick(random, {0.0f, 0.0f, 0.7f, 1.0f, 1.5f});
-  if (p.temperature > 0) {
-    p.top_k = pick(random, {0, 0, 1, 5, 20});
-    p.top_p = pick(random, {1.0f, 1.0f, 0.9f, 0.5f});
-    p.min_p = pick(random, {0.0f, 0.0f, 0.05f});
-  }
-  p.seed = random.next() % 1000;  // absent, it is drawn
-  p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
-  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
-  p.top_logprobs = pick(random, {0, 0, 0, 1, 5, FakeText::kVocab + 1});
-  if (one_in(random, 6)) p.prompt_logprobs = pick(random, {0, 1, 3});
-  for (int32_t i = pick(random, {0, 0, 0, 1, 4}); i > 0; --i) p.stop_token_ids.push_back(draw_token(random));
-  return p;
-}
-
-Arrival draw_arrival(Random& random, int32_t most_prompt, size_t earlier) {
-  Arrival a{.prompt = draw_prompt(random, most_prompt), .params = draw_params(random)};
-  a.salt = pick(random, {"", "", "", "a", "b"});
-  a.n = pick(random, {1, 1, 1, 2, 4});
-  a.reports_steps = a.n == 1 && one_in(random, 6);
-  if (earlier > 0 && one_in(random, 3)) a.goes_on = static_cast<size_t>(random.below(static_cast<int64_t>(earlier)));
-  if (one_in(random, 5)) a.given_up_at = static_cast<size_t>(between(random, 0, 12));
-  if (one_in(random, 8)) a.given_up_after = between(random, 0, 12);
-  a.gives_up_all = one_in(random, 2);
-  if (one_in(random, 3)) a.preempted_at = static_cast<size_t>(between(random, 0, 12));
-  if (one_in(random, 12)) {
-    a.throws = pick(random, {Arrival::Throws::kInPlan, Arrival::Throws::kInCommit});
-    a.throws_at = between(random, 0, 12);
-  }
-  return a;
-}
-
-void draw_engine(Random& random, Case& c) {
-  RunnerConfig& runner = c.config.runner;
-  runner.page_size = pick(random, {1, 16, 16, 16, 32});
-  c.config.max_context_len = between(random, 64, 144);
-  c.config.max_requests = pick(random, {1, 2, 3, 4, 6, 12});
-  const int32_t of_context = (c.config.max_context_len + runner.page_size - 1) / runner.page_size;
-  runner.num_pages = of_context + between(random, 0, of_context * pick(random, {1, 1, 4}));
-  runner.num_states = pick(random, {c.config.max_requests, between(random, 1, c.config.max_requests + 4)});
-  runner.max_tokens = pick(random, {between(random, 1, 12), between(random, 12, 100)});
-  runner.context.determinism = pick(random, {Determinism::kFast, Determinism::kStrict});
-  if (one_in(random, 3)) runner.graphs = RunnerConfig::Graphs::kOff;
-  c.config.keep_text = one_in(random, 3) ? SchedulerConfig::KeepText::kNo : SchedulerConfig::KeepText::kYes;
-  using StepsAhead = EngineConfig::StepsAhead;
-  c.config.steps_ahead = pick(random, {StepsAhead::kNever, StepsAhead::kAlways, StepsAhead::kAlways});
-  if (one_in(random, 4)) c.config.vocab = FakeText::kVocab - 5;
-}
-
-void draw_faults(Random& random, Case& c, int32_t last_step) {
-  if (one_in(random, 8)) c.most_rows = between(random, 1, 24);
-  for (int32_t i = pick(random, {0, 0, 0, 1, 2}); i > 0; --i) {
-    StepFault fault{.step = between(random, 0, last_step + 20), .passes = pick(random, {1, 1, 2, 5})};
-    fault.code = pick(random, {ErrorCode::kOutOfMemory, ErrorCode::kOutOfMemory, ErrorCode::kInternal});
-    if (one_in(random, 6)) fault.code = ErrorCode::kCuda;
-    const bool on_device = fault.code != ErrorCode::kOutOfMemory && one_in(random, 2);
-    if (on_device) fault.where = StepFault::Where::kOnDevice;
-    c.faults.push_back(fault);
-  }
-}
-
-// A strategy of a diffusion model, and what its requests may ask for.
-void draw_diffusion(Random& random, Case& c) {
-  EngineConfig& config = c.config;
-  config.strategy = pick(random, {"multi_bd", "multi_bd", "full_attention", "dual_cache", "d2f"});
-  const bool blocks = config.strategy == "multi_bd";
-  c.states = FakeText::States::kNone;
-  c.diffusion = DiffusionInfo{.mask_token_id = FakeText::kMask, .block_size = 4, .sub_block_size = 4};
-  c.diffusion->attention = blocks ? DiffusionInfo::Attention::kBlockCausal : DiffusionInfo::Attention::kFull;
-  c.diffusion->threshold = pick(random, {0.1f, 0.2f, 0.9f});
-  if (blocks || config.strategy == "d2f") config.decoding.num_blocks = between(random, 1, 3);
-  config.runner.max_tokens = blocks ? between(random, 8 * config.decoding.num_blocks + 1, 100) : 400;
-}
-
-void draw_arrivals(Random& random, Case& c) {
-  int32_t step = 0;
-  for (int32_t i = pick(random, {between(random, 1, 4), between(random, 4, 12)}); i > 0; --i) {
-    Arrival a = draw_arrival(random, c.config.max_context_len / 2, c.arrivals.size());
-    if (c.diffusion) a.params.top_logprobs = 0, a.params.prompt_logprobs.reset();
-    a.step = step;
-    a.queue = static_cast<size_t>(random.below(std::ssize(c.consumers)));
-    c.arrivals.push_back(std::move(a));
-    step += pick(random, {0, 0, 1, between(random, 0, 20)});
-  }
-  draw_faults(random, c, step);
-}
-
-Case draw(uint64_t seed) {
-  Random random(seed);
-  Case c{.states = pick(random, {FakeText::States::kNone, FakeText::States::kRecurrent})};
-  draw_engine(random, c);
-  if (one_in(random, 5)) draw_diffusion(random, c);
-  for (int32_t i = between(random, 1, 3); i > 0; --i)
-    c.consumers.push_back(pick(random, {1, 1, between(random, 2, 30), kAtTheEnd}));
-  draw_arrivals(random, c);
-  return c;
-}
+constexpr const char* kOfStep = FakePasses::kInjected;
 
 // Thrown by what is wrong.
 struct Wrong {
@@ -199,108 +27,6 @@ struct Wrong {
 template <class... Parts>
 void require(bool holds, const Parts&... parts) {
   if (!holds) throw Wrong{str(parts...)};
-}
-
-struct Answer {
-  struct Token {
-    TokenLogprob token;
-    std::vector<TokenLogprob> top;
-  };
-  std::vector<Token> tokens;
-  std::vector<PromptToken> prompt;
-  FinishReason reason = FinishReason::kError;
-};
-
-int32_t vocab_of(const Case& c) { return c.config.vocab > 0 ? c.config.vocab : FakeText::kVocab; }
-
-// What the logits become before a token is chosen.
-std::vector<float> changed(std::vector<float> row, const SamplingParams& p, std::span<const int32_t> text) {
-  const float never = -std::numeric_limits<float>::infinity();
-  if (p.end_of_text == SamplingParams::EndOfText::kBanned) {
-    for (const int32_t id : FakeText::kEosIds) row[static_cast<size_t>(id)] = never;
-  }
-  for (const int32_t id : std::set(text.begin(), text.end())) {
-    float& logit = row[static_cast<size_t>(id)];
-    if (p.repetition_penalty != 1) logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
-  }
-  return row;
-}
-
-int32_t chosen(std::vector<float> row, const SamplingParams& p, int32_t vocab, size_t position) {
-  if (p.temperature == 0) return static_cast<int32_t>(std::max_element(row.begin(), row.begin() + vocab) - row.begin());
-  SamplingParams draws{.temperature = p.temperature, .top_k = p.top_k, .top_p = p.top_p, .min_p = p.min_p};
-  draws.seed = p.seed.value_or(0);
-  const SampleSpot spot{.params = &draws, .position = static_cast<int64_t>(position) - 1};
-  const TensorView logits(row.data(), DType::kF32, {1, std::ssize(row)});
-  return Sampler(cpu::select_kernel_set(), {}, vocab).sample(logits, {&spot, 1}).front().id;
-}
-
-TokenLogprob logprob_of(std::span<const float> row, int32_t id) {
-  double sum = 0;
-  for (const float logit : row) sum += std::exp(static_cast<double>(logit));
-  return {id, static_cast<float>(static_cast<double>(row[static_cast<size_t>(id)]) - std::log(sum))};
-}
-
-std::vector<TokenLogprob> likeliest(std::span<const float> row, int32_t vocab, int32_t count) {
-  std::vector<int32_t> ids(static_cast<size_t>(vocab));
-  std::iota(ids.begin(), ids.end(), 0);
-  std::ranges::sort(ids, std::greater(), [row](int32_t id) { return row[static_cast<size_t>(id)]; });
-  ids.resize(static_cast<size_t>(std::min(count, vocab)));
-  std::vector<TokenLogprob> top;
-  for (const int32_t id : ids) top.push_back(logprob_of(row, id));
-  return top;
-}
-
-bool ends(const SamplingParams& p, int32_t id) {
-  const bool is_eos = std::ranges::find(FakeText::kEosIds, id) != FakeText::kEosIds.end();
-  return (is_eos && p.end_of_text == SamplingParams::EndOfText::kStops) ||
-         std::ranges::find(p.stop_token_ids, id) != p.stop_token_ids.end();
-}
-
-// The answer to a prompt, by the model's definition alone.
-Answer answer_of(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& p) {
-  const int32_t vocab = vocab_of(c);
-  FakeText model(c.states);
-  Answer answer;
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    if (i > 0 && p.prompt_logprobs) {
-      const std::vector<float> row = model.logits();
-      if (std::isnan(row.front())) return answer;
-      answer.prompt.push_back({logprob_of(row, prompt[i]), likeliest(row, vocab, *p.prompt_logprobs)});
-    }
-    model.push(prompt[i]);
-  }
-  std::vector<int32_t> text = prompt;
-  for (;;) {
-    const std::vector<float> row = model.logits();
-    if (std::isnan(row.front())) return answer;
-    const int32_t id = chosen(changed(row, p, text), p, vocab, text.size());
-    answer.tokens.push_back({logprob_of(row, id), likeliest(row, vocab, p.top_logprobs)});
-    text.push_back(id), model.push(id);
-    if (ends(p, id)) answer.reason = FinishReason::kStop;
-    else if (std::ssize(answer.tokens) >= p.max_tokens) answer.reason = FinishReason::kLength;
-    else if (std::ssize(text) >= c.config.max_context_len) answer.reason = FinishReason::kContext;
-    else continue;
-    return answer;
-  }
-}
-
-// The answer of an engine that runs the request alone, with room for all of it.
-Answer answer_alone(const Case& c, const std::vector<int32_t>& prompt, const SamplingParams& params) {
-  const FakeModel model(c.states, nullptr, c.diffusion);
-  EngineConfig config{.max_context_len = c.config.max_context_len, .vocab = c.config.vocab};
-  config.strategy = c.config.strategy, config.decoding = c.config.decoding;
-  config.runner = {.ops = &FakeModel::kernels(), .num_pages = 40, .page_size = 16, .max_tokens = 400};
-  Engine engine(model, config);
-  engine.add(prompt, params);
-  Answer answer;
-  while (!engine.idle()) {
-    for (const StepOutput& out : engine.step()) {
-      if (!out.error) answer.tokens.push_back({{out.token.id, out.token.logprob}, {}});
-      if (out.finish_reason) answer.reason = *out.finish_reason;
-    }
-  }
-  return answer;
 }
 
 // A strategy that throws for requests that are to fail in it.
@@ -338,7 +64,7 @@ class ThrowingStrategy final : public DecodingStrategy {
     if (found == faults_.end() || found->second.where != where || s.num_tokens() - s.prompt_len < found->second.at)
       return;
     found->second.thrown = true;
-    throw std::runtime_error(kOfStrategy);
+    throw std::runtime_error(kOfRequest);
   }
 
   std::unique_ptr<DecodingStrategy> inner_;
@@ -373,6 +99,7 @@ struct Live {
   Answer expected;
   std::vector<int32_t> tokens;        // as far as its consumer has taken them
   std::optional<FinishReason> ended;  // likewise
+  std::shared_ptr<HashConstraint> constraint;
   bool given_up = false, preempted = false;
 
   int64_t id() const { return request_id + choice; }  // of the engine
@@ -460,7 +187,12 @@ class Simulation {
     const Arrival& a = case_.arrivals[i];
     GenerationRequest request{.prompt_ids = prompt_of(a), .params = a.params, .n = a.n, .cache_salt = a.salt};
     request.reports_steps = a.reports_steps;
-    std::erase_if(request.params.stop_token_ids, [this](int32_t id) { return id >= vocab_of(case_); });
+    std::shared_ptr<HashConstraint> constraint;
+    if (a.constraint_salt) constraint = std::make_shared<HashConstraint>(*a.constraint_salt, a.constraint_throws_at);
+    request.constraint = constraint;
+    const auto never_chosen = [this](int32_t id) { return id >= vocab_of(case_); };
+    std::erase_if(request.params.stop_token_ids, never_chosen);
+    std::erase_if(request.params.logit_bias, [&](const LogitBias& one) { return never_chosen(one.id); });
     const std::vector<int32_t> prompt = request.prompt_ids;
     SamplingParams params = request.params;
     int64_t id = 0;
@@ -474,7 +206,8 @@ class Simulation {
     for (int32_t choice = 0; choice < a.n; ++choice) {
       params.seed = seed_of_choice(*a.params.seed, choice);
       Live live{.arrival = i, .choice = choice, .request_id = id, .came_at = step_, .prompt = prompt};
-      live.expected = case_.diffusion ? answer_alone(case_, prompt, params) : answer_of(case_, prompt, params);
+      live.expected = answer_of(case_, a, prompt, params);
+      live.constraint = constraint;
       if (a.throws != Arrival::Throws::kNever) strategy_faults_[live.id()] = {a.throws, a.throws_at};
       lives_.push_back(std::move(live));
     }
@@ -509,9 +242,7 @@ class Simulation {
 
   void take_events(size_t queue) {
     while (const std::optional<GenerationEvent> event = queues_[queue].poll()) {
-      const auto is_its = [&](const Live& l) {
-        return l.request_id == event->request_id && l.choice == event->choice;
-      };
+      const auto is_its = [&](const Live& l) { return l.request_id == event->request_id && l.choice == event->choice; };
       const auto found = std::ranges::find_if(lives_, is_its);
       require(found != lives_.end(), "an event of the unknown request ", event->request_id);
       const Arrival& a = case_.arrivals[found->arrival];
@@ -555,9 +286,11 @@ class Simulation {
   void check_failed(const Live& live, const Error& error) {
     const std::string_view what = error.what();
     const auto says = [what](std::string_view part) { return what.find(part) != std::string_view::npos; };
-    if (says(kOfStrategy)) {
+    if (says(kOfRequest)) {
       const auto fault = strategy_faults_.find(live.id());
-      return require(fault != strategy_faults_.end() && fault->second.thrown, name_of(live), " fails by another's fault");
+      const bool strategy_threw = fault != strategy_faults_.end() && fault->second.thrown;
+      return require(strategy_threw || (live.constraint && live.constraint->has_thrown()), name_of(live),
+                     " failed by another's fault");
     }
     if (!says(kOfStep)) {
       const Answer& expected = live.expected;
@@ -617,9 +350,9 @@ class Simulation {
     const EngineStats stats = loop_.stats();
     require(stats.free_pages == stats.num_pages && stats.num_pages == case_.config.runner.num_pages, stats.free_pages,
             " pages are free of ", stats.num_pages);
-    const bool recurrent = case_.states == FakeText::States::kRecurrent;
-    require(!recurrent || stats.free_states == case_.config.runner.num_states, stats.free_states,
-            " states are free of ", case_.config.runner.num_states);
+    const int32_t states = case_.states == FakeText::States::kRecurrent ? case_.config.runner.num_states : 0;
+    require(stats.free_states == states && stats.num_states == states, stats.free_states, " states are free of ",
+            stats.num_states, ", expected ", states);
     require(stats.tokens == num_tokens_ && stats.tokens <= stats.rows, "the statistics have ", stats.tokens,
             " tokens of ", stats.rows, " rows, consumers ", num_tokens_, " tokens");
     loop_.close();
@@ -646,17 +379,6 @@ class Simulation {
   bool dead_ = false;       // its device has failed
 };
 
-std::string summary_of(const Case& c) {
-  return str(c.config.strategy, c.states == FakeText::States::kNone ? ", dense, " : ", hybrid, ", c.arrivals.size(), " requests, ",
-             c.config.max_requests, " at once, context ", c.config.max_context_len, ", ", c.config.runner.num_pages,
-             " pages of ", c.config.runner.page_size, ", ", c.config.runner.num_states, " states, ",
-             c.config.runner.max_tokens, " rows a step",
-             c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
-             c.config.steps_ahead == EngineConfig::StepsAhead::kAlways ? ", steps ahead" : "",
-             c.config.runner.graphs == RunnerConfig::Graphs::kOff ? ", no graphs" : "", ", ", c.faults.size(),
-             " faults");
-}
-
 std::string wrong_with(const Case& c, bench::FakeDevice* device) {
   try {
     Simulation(c, device).run();
@@ -674,7 +396,7 @@ std::string smallest_wrong(Case c, bench::FakeDevice* device, std::string wrong)
   for (Arrival& a : c.arrivals) {
     a.left_out = true;
     const std::string without = wrong_with(c, device);
-    a.left_out = without.empty();
+    a.left_out = !without.empty();
     if (!without.empty()) wrong = without;
   }
   for (size_t i = 0; i < c.arrivals.size(); ++i) {
@@ -688,7 +410,7 @@ FuzzCase fuzz_case(uint64_t seed, const FuzzArguments& arguments) {
   HR_REQUIRE(arguments.backend == "cpu" || arguments.backend == "fake", ErrorCode::kInvalidArgument, "backend is '",
              arguments.backend, "', expected cpu or fake");
   bench::FakeDevice* device = arguments.backend == "fake" ? &fake : nullptr;
-  const Case c = draw(seed);
+  const Case c = draw_case(seed);
   return {.summary = summary_of(c), .wrong = [=] {
             const std::string wrong = wrong_with(c, device);
             return wrong.empty() ? wrong : smallest_wrong(c, device, wrong);
