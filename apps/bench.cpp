@@ -1,8 +1,13 @@
 // headrace bench: one JSON object per line and case, the machine's limits measured in the same run.
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "arrivals_bench.h"
 #include "batch_bench.h"
 #include "bench/attention_bench.h"
 #include "bench/gdn_bench.h"
@@ -27,6 +32,8 @@
 namespace headrace::app {
 namespace {
 
+constexpr int32_t kInputLen = 256;
+
 // Seconds of prompts that fill the steps of the engine, one token decided.
 double prefill_seconds(LLM& llm, int32_t tokens) {
   const std::vector<int32_t> prompt = random_prompt(llm.model_info(), tokens, 1);
@@ -48,17 +55,27 @@ double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t toke
   return seconds;
 }
 
+// `llm` and others like it, an engine each.
+void bench_at_once(std::unique_ptr<LLM> llm, const std::filesystem::path& directory, const LLMOptions& options,
+                   const BenchLoad& load) {
+  std::vector<std::unique_ptr<LLM>> llms;
+  llms.push_back(std::move(llm));
+  while (std::ssize(llms) < *load.engines) llms.push_back(std::make_unique<LLM>(directory, options));
+  for (const int32_t requests : load.parallel) bench_engines(llms, requests, load.input_len.value_or(kInputLen));
+}
+
 // Every step reads all weights once: a model larger than the caches needs no rotation.
-void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, int32_t input_len, int threads,
-                 const bench::Report& report) {
+void bench_model(const ModelFlags& flags, const BenchLoad& load, int threads, const bench::Report& report) {
   LLMOptions options = options_of(flags);
   options.context.threads = threads;
   options.keep_text = SchedulerConfig::KeepText::kNo;  // every prompt is to be computed
   const auto start = Clock::now();
-  const Device device = open_device(options.device, options.log).device();
+  const Device device = open_device(options.device, options.log)->device();
   options.device = to_string(device);
   const double device_start = seconds_since(start);
-  LLM llm(model_directory(flags), options);
+  const std::filesystem::path directory = model_directory(flags);
+  auto loaded = std::make_unique<LLM>(directory, options);
+  LLM& llm = *loaded;
   const bool on_cpu = device.type == DeviceType::kCPU;
   if (!on_cpu) {
     report({.name = "start of " + to_string(device), .median_s = device_start, .limit_rate = std::nullopt});
@@ -74,7 +91,9 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
                        .median_s = seconds,
                        .bytes = info.bytes_read(1),
                        .limit = bench::Result::Limit::kRead}));
-  for (const int32_t requests : parallel) bench_batch(llm, requests, input_len);
+  const int32_t input_len = load.input_len.value_or(kInputLen);
+  for (const int32_t requests : load.parallel) bench_batch(llm, requests, input_len);
+  if (load.engines) return bench_at_once(std::move(loaded), directory, options, load);
   constexpr int32_t kPrompt = 16384;
   if (on_cpu || llm.config().max_context_len <= kPrompt) return;  // on a device with a context that holds it
   report({.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
@@ -87,13 +106,28 @@ void bench_model(const ModelFlags& flags, const std::vector<int32_t>& parallel, 
           .limit_rate = std::nullopt});
 }
 
+// Refuses what is not measured of `what`.
+void refuse_load(const std::string& what, const BenchLoad& load) {
+  const bool takes_both = what == "engine" || what == "blocks" || what == "arrivals";
+  HR_REQUIRE(takes_both || what == "model" || load.parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
+             ": --parallel has no effect on it; bench model, arrivals, blocks and engine take it");
+  HR_REQUIRE(takes_both || !load.parallel.empty() || !load.input_len, ErrorCode::kInvalidArgument, "bench ", what,
+             ": --input-len has no effect on it; bench arrivals, blocks, engine and bench model --parallel take it");
+  HR_REQUIRE(!load.engines || (what == "model" && !load.parallel.empty()), ErrorCode::kInvalidArgument, "bench ", what,
+             ": --engines has no effect on it; bench model --parallel takes it");
+  for (const int32_t requests : load.parallel) {
+    HR_REQUIRE(!load.engines || requests >= *load.engines, ErrorCode::kInvalidArgument, "bench model: --parallel ",
+               requests, " is too few for --engines ", *load.engines, ", expected a request for each engine");
+  }
+}
+
 // `bench attention`, `gdn` and `engine` run without a GPU, in dtypes and with models of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value.empty() || value == "auto" || value == "cpu") return;
     throw Error(ErrorCode::kInvalidArgument,
                 str("bench ", what, ": ", flag, " ", value,
-                    " has no effect on it; bench model, chat, blocks and canvases take it, and ",
+                    " has no effect on it; bench model, arrivals, chat, blocks and canvases take it, and ",
                     "attention_gpu_bench and gdn_gpu_bench measure a GPU's kernels"));
   };
   refuse("the model", flags.model);
@@ -110,13 +144,9 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 
 }  // namespace
 
-int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
-          std::optional<int32_t> input_len) {
+int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load) {
   const bool engine = what == "engine";
-  HR_REQUIRE(engine || what == "model" || what == "blocks" || parallel.empty(), ErrorCode::kInvalidArgument, "bench ",
-             what, ": --parallel has no effect on it; bench model, bench blocks and bench engine take it");
-  HR_REQUIRE(engine || what == "blocks" || !parallel.empty() || !input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench blocks, bench engine and bench model --parallel take it");
+  refuse_load(what, load);
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
   if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
@@ -126,16 +156,22 @@ int bench(const std::string& what, const ModelFlags& flags, const std::vector<in
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (engine) {
-    bench_engine({.running = parallel,
-                  .input_len = input_len,
+    bench_engine({.running = load.parallel,
+                  .input_len = load.input_len,
                   .page_size = flags.page_size,
                   .kernel_set = flags.kernel_set.empty() ? std::nullopt : std::optional(flags.kernel_set)});
-    if (parallel.empty() && !input_len) bench_prefix_tree();
+    if (load.parallel.empty() && !load.input_len) bench_prefix_tree();
   }
-  if (what == "model") bench_model(flags, parallel, input_len.value_or(256), threads, report);
-  if (what == "blocks" || what == "canvases" || what == "chat") {
+  if (what == "model") bench_model(flags, load, threads, report);
+  if (what == "arrivals" || what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags), options_of(flags));
-    if (what == "blocks") bench_blocks(llm, parallel, input_len.value_or(256));
+    const int32_t input_len = load.input_len.value_or(kInputLen);
+    if (what == "arrivals") {
+      for (const int32_t requests : load.parallel.empty() ? std::vector<int32_t>{64} : load.parallel) {
+        bench_arrivals(llm, requests, input_len);
+      }
+    }
+    if (what == "blocks") bench_blocks(llm, load.parallel, input_len);
     if (what == "canvases") bench_canvases(llm);
     if (what == "chat") bench_chat(llm, report);
   }

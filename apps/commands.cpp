@@ -46,7 +46,8 @@ class LoadedModel {
       : progress_(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines) {
     if (!options.random_weights) require_model_files(model.directory);
     const auto start = Clock::now();
-    const Device device = open_device(options.device, options.log).device();  // driver, context, kernels: no model yet
+    // Driver, context, kernels; no model yet. They stay until the model opens the device again.
+    const Device device = open_device(options.device, options.log)->device();
     options.device = to_string(device);
     device_start_s_ = seconds_since(start);
     if (options.log && device.type != DeviceType::kCPU) {

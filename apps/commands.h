@@ -76,8 +76,11 @@ int doctor(Output output);
 int doctor_model(const std::string& model, Output output);
 // `what`: a call ("gemm m=8 n=9728 k=2560") or a model; empty: `model`. Error kInvalidArgument unless one is stated.
 int doctor_explain(const std::string& what, const std::string& model, Output output);
-// `parallel`: for `model`, `blocks` and `engine`, how many requests run at once, one measurement for each.
-int bench(const std::string& what, const ModelFlags& flags, const std::vector<int32_t>& parallel,
-          std::optional<int32_t> input_len);
+struct BenchLoad {
+  std::vector<int32_t> parallel = {};     // requests at once, one measurement for each; of model, blocks and engine
+  std::optional<int32_t> input_len = {};  // tokens of each prompt
+  std::optional<int32_t> engines = {};    // engines that share the requests; of model
+};
+int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load);
 
 }  // namespace headrace::app

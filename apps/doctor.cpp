@@ -69,11 +69,11 @@ std::vector<MachineLimits> measured_machines() {
   std::vector<MachineLimits> machines = {{.device = "cpu",
                                           .read_bytes_per_s = bench::read_bandwidth(threads, kReadBytes),
                                           .free_bytes = available_host_memory().value_or(0)}};
-  DeviceRuntime& best = open_device("auto");
-  if (best.device().type == DeviceType::kCPU) return machines;
-  const int64_t free_bytes = cuda_module().free_bytes(best.device().index);
-  machines.push_back({.device = to_string(best.device()),
-                      .read_bytes_per_s = measured_limits(best, {.stream = best.stream()}).copy_rate,
+  const std::shared_ptr<DeviceRuntime> best = open_device("auto");
+  if (best->device().type == DeviceType::kCPU) return machines;
+  const int64_t free_bytes = cuda_module().free_bytes(best->device().index);
+  machines.push_back({.device = to_string(best->device()),
+                      .read_bytes_per_s = measured_limits(*best, {.stream = best->stream()}).copy_rate,
                       .free_bytes = free_bytes});
   return machines;
 }

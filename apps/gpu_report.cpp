@@ -25,7 +25,7 @@ double gb(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 GpuReport::Gpu started(const CudaDevice& device, int32_t index) {
   try {
-    open_device(str("cuda:", index));
+    open_device(str("cuda:", index));  // and closes it
     return {.device = device, .free_bytes = cuda_module().free_bytes(index)};
   } catch (const Error& e) {
     return {.device = device, .why_not = e.what()};

@@ -27,8 +27,7 @@ struct Commands {
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
   std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained;
-  std::vector<int32_t> parallel;
-  std::optional<int32_t> input_len;
+  BenchLoad load;
   bool json = false;
   int status = 0;
 
@@ -147,17 +146,22 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
+      ->check(CLI::IsMember({"arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
   measure
-      ->add_option("--parallel", c.parallel,
-                   "model: measure also N requests at once; blocks: these in place of 1,128; engine: of 1,64,256,1024")
+      ->add_option("--parallel", c.load.parallel,
+                   "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
+                   "1,64,256,1024")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(integer_in(1, 4096));
   measure
-      ->add_option("--input-len", c.input_len,
-                   "blocks, engine, and model with --parallel: tokens of each prompt (default: 256)")
+      ->add_option("--input-len", c.load.input_len,
+                   "arrivals, blocks, engine, and model with --parallel: tokens of each prompt (default: 256)")
       ->check(integer_in(1, 1 << 20));
+  measure
+      ->add_option("--engines", c.load.engines,
+                   "model with --parallel: measure also so many engines at once, which share the requests")
+      ->check(integer_in(2, 16));
   measure
       ->add_option("--leave-out", c.bench.leave_out,
                    "a GPU's kernel families that ops do not choose, with commas between them: gemv,sequence")
@@ -165,7 +169,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->type_name("NAMES");
   measure->add_flag("--json", c.json, "one JSON object per line, which it prints without this flag, too");
   add_model_flags(*measure, c.bench);
-  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.parallel, c.input_len); });
+  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.load); });
 }
 
 int run(int argc, char** argv, SigbusGuard& guard) {

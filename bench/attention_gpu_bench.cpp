@@ -269,7 +269,8 @@ struct Flags {
 };
 
 void run_all(const Flags& flags) {
-  DeviceRuntime& device = open_device("cuda");
+  const std::shared_ptr<DeviceRuntime> opened = open_device("cuda");
+  DeviceRuntime& device = *opened;
   const OpSet& ops = cuda_module().ops(flags.set);
   OpContext context;
   context.stream = device.stream();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <span>
 #include <string>
@@ -25,7 +26,8 @@ constexpr int64_t kRotation = int64_t{512} << 20;  // bytes of weights, ten time
 constexpr int kRuns = 15;
 
 struct Bench {
-  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const std::unique_ptr<DeviceRuntime> device = cuda_module().make_runtime(0);
+  DeviceRuntime& runtime = *device;
   const OpSet& ops = cuda_module().ops("cuda");
   std::string_view leave_out = {};  // kernel families, as OpContext has them
 
@@ -329,6 +331,44 @@ void bench_sampling(const Bench& b, const char* name, const Tensor& logits, cons
   std::printf("%-24s of %6d  rows %5ld  %9.2f us\n", name, vocab, static_cast<long>(rows), seconds * 1e6);
 }
 
+Tensor numbered(const Bench& b, const Shape& shape, const std::function<int32_t(int64_t)>& value) {
+  Tensor host(DType::kI32, shape);
+  for (int64_t i = 0; i < host.numel(); ++i) host.data_as<int32_t>()[i] = value(i);
+  return copied_to(b.runtime, std::move(host));
+}
+
+// Ops on all rows of logits beside sampling: the likeliest tokens, 300 biases a row, and masks that allow one token in
+// 64. Bytes are those that an op must read and write.
+void bench_logit_ops(const Bench& b, const Tensor& logits, double copy) {
+  constexpr int64_t kBiases = 300;
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  const auto ids_below = static_cast<int32_t>(vocab);
+  const OpContext context = b.context();
+  const auto bench = [&](const char* name, int64_t bytes, const std::function<void(int)>& op) {
+    const double seconds = b.time(rows < 64 ? 20 : 8, op), rate = static_cast<double>(bytes) / seconds;
+    std::printf("%-24s of %6ld  rows %5ld  %9.2f us  %7.3f TB/s (%.2f of copy)\n", name, static_cast<long>(vocab),
+                static_cast<long>(rows), seconds * 1e6, rate / 1e12, rate / copy);
+  };
+  const Tensor each = numbered(b, {rows}, [](int64_t i) { return static_cast<int32_t>(i); });
+  for (const int64_t count : {1, 20, 128}) {
+    const Tensor ids = b.make(DType::kI32, {rows, count}), top = b.make(DType::kF32, {rows, count});
+    bench(str("top_tokens ", count).c_str(), rows * vocab * 4, [&](int) {
+      b.ops.top_tokens({.logits = logits, .vocab = ids_below, .rows = each, .ids = ids, .top = top}, context);
+    });
+  }
+  const Tensor biased = numbered(b, {rows * kBiases}, [](int64_t i) { return static_cast<int32_t>(i / kBiases); });
+  const Tensor ids = numbered(b, {rows * kBiases},
+                              [vocab](int64_t i) { return static_cast<int32_t>(i % kBiases * (vocab / kBiases)); });
+  const Tensor biases = Tensor::zeros(DType::kF32, {rows * kBiases}, b.runtime);
+  bench("bias_tokens", rows * kBiases * 20, [&](int) {  // three numbers, and a logit read and written
+    b.ops.bias_tokens({.logits = logits, .rows = biased, .ids = ids, .biases = biases}, context);
+  });
+  const int64_t words = MaskTokensArgs::words_of(ids_below);
+  const Tensor bits = numbered(b, {rows, words}, [](int64_t i) { return i % 2 == 0 ? 1 << 13 : 0; });
+  bench("mask_tokens", rows * (words * 4 + vocab * 4 - vocab / 64 * 4),
+        [&](int) { b.ops.mask_tokens({.logits = logits, .vocab = ids_below, .rows = each, .bits = bits}, context); });
+}
+
 double copy_rate(const Bench& b) {
   constexpr int64_t kCopied = int64_t{1} << 30;
   const Tensor from = b.make(DType::kU8, {kCopied}), to = b.make(DType::kU8, {kCopied});
@@ -390,14 +430,15 @@ void bench_confidence(const Bench& b) {
   for (const int64_t rows : {4, 64, 320}) bench_sampling(b, "most likely", normal_rows(b, rows, 151936), {});
 }
 
-void bench_all_sampling(const Bench& b) {
+void bench_all_sampling(const Bench& b, double copy) {
   for (const int64_t vocab : {151936, 248320}) {
-    for (const int64_t rows : {1, 8, 64, 256}) {
+    for (const int64_t rows : {1, 8, 64, 256, 512}) {
       const Tensor logits = normal_rows(b, rows, vocab);
       bench_sampling(b, "most likely", logits, {});
       bench_sampling(b, "top k 20, top p 0.95", logits, {.temperature = 0.7f, .top_p = 0.95f, .top_k = 20});
       bench_sampling(b, "top p 0.95", logits, {.temperature = 0.7f, .top_p = 0.95f});
       bench_sampling(b, "temperature 0.7", logits, {.temperature = 0.7f});
+      bench_logit_ops(b, logits, copy);
     }
   }
 }
@@ -417,7 +458,7 @@ void run(std::string_view part, std::string_view leave_out) {
       if (part.empty() || part == "experts") bench_experts(b, e, rows, copy);
     }
   }
-  if (part.empty() || part == "sampling") bench_all_sampling(b);
+  if (part.empty() || part == "sampling") bench_all_sampling(b, copy);
   if (part.empty() || part == "confidence") bench_confidence(b);
 }
 

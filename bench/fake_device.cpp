@@ -60,11 +60,18 @@ OpSet queued(const OpSet& kernels) {
 class FakeDevice::Event final : public DeviceEvent {
  public:
   explicit Event(FakeDevice& device) : device_(device) {}
-  void set() override { end_ = device_.num_queued_; }
+  void set() override {
+    device_.run([mark = mark_] { mark->set(); });
+    end_ = device_.num_queued_;
+  }
   void wait() override { device_.run_until(end_); }
+  double seconds_since(const DeviceEvent& earlier) const override {
+    return mark_->seconds_since(*dynamic_cast<const Event&>(earlier).mark_);
+  }
 
  private:
   FakeDevice& device_;  // not owned
+  std::shared_ptr<DeviceEvent> mark_ = cpu_runtime().make_timed_event();
   uint64_t end_ = 0;
 };
 
@@ -146,6 +153,7 @@ void FakeDevice::copy_on_device(void* to, const void* from, size_t bytes) {
 }
 
 std::unique_ptr<DeviceEvent> FakeDevice::make_event() { return std::make_unique<Event>(*this); }
+std::unique_ptr<DeviceEvent> FakeDevice::make_timed_event() { return std::make_unique<Event>(*this); }
 
 void FakeDevice::begin_capture() {
   require_no_capture("a capture");

@@ -41,6 +41,7 @@ class FakeDevice final : public DeviceRuntime {
   void copy_on_device(void* to, const void* from, size_t bytes) override;
   void synchronize() override { run_until(num_queued_); }
   std::unique_ptr<DeviceEvent> make_event() override;
+  std::unique_ptr<DeviceEvent> make_timed_event() override;
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
   void* allocate_shared(size_t bytes) override;

@@ -23,7 +23,8 @@ constexpr int32_t kChannels = 2 * kKeyHeads * kDim + kValueHeads * kDim;
 constexpr int64_t kRotation = int64_t{256} << 20;  // bytes that one round over the buffers touches at least
 
 struct Machine {
-  DeviceRuntime& runtime = cuda_module().runtime(0);
+  const std::unique_ptr<DeviceRuntime> device = cuda_module().make_runtime(0);
+  DeviceRuntime& runtime = *device;
   const OpSet& ops = cuda_module().ops("cuda");
   OpContext context{.stream = runtime.stream()};
   double copy_rate = 0;  // bytes read and written, per second

@@ -43,11 +43,10 @@ class FailingRuntime final : public testing_support::HostMemory {
   int waits_ = 0;
 };
 
-DeviceRuntime& runtime(int32_t) {
+std::unique_ptr<DeviceRuntime> make_runtime(int32_t) {
   HR_REQUIRE(std::getenv("FULL_DEVICE") == nullptr, ErrorCode::kOutOfMemory,
              "cuda: cudaSetDevice failed: out of memory");
-  static FailingRuntime one;
-  return one;
+  return std::make_unique<FailingRuntime>();
 }
 
 const OpSet& ops(std::string_view) { return cpu::select_kernel_set(); }
@@ -59,7 +58,7 @@ int64_t free_bytes(int32_t) { return 1 << 29; }
 int32_t driver_cuda() { return 13000; }
 
 constexpr CudaModule kModule = {.version = kCudaModuleVersion,
-                                .runtime = runtime,
+                                .make_runtime = make_runtime,
                                 .ops = ops,
                                 .devices = devices,
                                 .free_bytes = free_bytes,

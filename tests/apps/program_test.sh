@@ -235,10 +235,20 @@ check "and a model, a context, strict mode" "2 2 2" \
   "$(status timeout 5 "$headrace" bench gdn "$(dirname "$0")") $(status timeout 5 "$headrace" bench gdn -c 64) $(status timeout 5 "$headrace" bench attention --deterministic)"
 check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" bench gdn --parallel 3)"
 check "and prompts of a length bench blocks'" \
-  "headrace: bench model: --input-len has no effect on it; bench blocks, bench engine and bench model --parallel take it; status 2" \
+  "headrace: bench model: --input-len has no effect on it; bench arrivals, blocks, engine and bench model --parallel take it; status 2" \
   "$(timeout 5 "$headrace" bench model --input-len 64 2>&1); status $?"
 check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 1 drawn,batch 3 Qwen,batch 3 drawn,batch 3 drawn," \
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"
+check "requests that come and go" "model arrivals 3 requests: some tokens, some prompts, a gap" \
+  "$("$headrace" bench arrivals --parallel 3 --input-len 16 | sed -nE 's/^\{"name": "(model arrivals 3 requests) .*", "median_s": [0-9.]*[1-9][0-9.]*, "tokens_per_s": [0-9.]*[1-9][0-9.]*, "prompt_rows_share": 0\.[0-9]*[1-9][0-9]*, "host_gap_us": [0-9.]*[1-9][0-9.]*, "host_gap_p99_us": [0-9.]*[1-9][0-9.]*\}$/\1: some tokens, some prompts, a gap/p')"
+check "two engines beside one, and no prefill behind them" "3 in 2 engines,4 in 2 engines," \
+  "$("$headrace" bench model --parallel 3,4 --engines 2 --input-len 16 | sed -nE 's/^\{"name": "model decode batch ([34] in 2 engines) Qwen[^"]*", "tokens_per_s": [0-9]+\.[0-9], "one_engine_tokens_per_s": [0-9]+\.[0-9], "share_of_one_engine": [0-9]+\.[0-9]{3}\}$/\1/p' | tr '\n' ',')"
+check "engines without requests at once" \
+  "headrace: bench model: --engines has no effect on it; bench model --parallel takes it; status 2" \
+  "$(timeout 5 "$headrace" bench model --engines 2 2>&1); status $?"
+check "fewer requests than engines" \
+  "headrace: bench model: --parallel 1 is too few for --engines 2, expected a request for each engine; status 2" \
+  "$(timeout 5 "$headrace" bench model --parallel 1 --engines 2 2>&1); status $?"
 "$headrace" bench engine --parallel 2,256 --input-len 512 --json >"$work/engine"
 check "the engine's steps beside their goals" \
   "2 dense cpu null,256 dense cpu 60 growth 0.05,2 dense fake device null,256 dense fake device 60 growth 0.05,2 hybrid cpu null,256 hybrid cpu 80 growth 0.05,2 hybrid fake device null,256 hybrid fake device 80 growth 0.05," \

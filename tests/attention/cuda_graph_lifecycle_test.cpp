@@ -14,6 +14,7 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 #include "support/refusal.h"
 
@@ -64,7 +65,7 @@ class CudaGraphLifecycle : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     if (GetParam() == Kind::kGPU && mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-    runtime_ = GetParam() == Kind::kGPU ? &cuda_module().runtime(0) : &fake_;
+    runtime_ = GetParam() == Kind::kGPU ? &testing_support::gpu() : &fake_;
     kv_.emplace(kKV, *runtime_);
     gdn_.emplace(kGDN, *runtime_);
     backend_ = make();

@@ -10,6 +10,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 
 namespace headrace {
@@ -208,7 +209,7 @@ TEST_P(HybridBackend, RefusesALayerOfTheOtherKind) {
 // The backend of a device itself, over pools and results of its memory alone.
 TEST(HybridBackend_OnADevice, W12_AnIdleBatchYieldsZeros) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const KVPool kv({.groups = {{{1, 8, 8}, {1}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32}, device);
   const GDNPool gdn(kGDNPool, device);
   const auto backend = make_backend("cuda", device.device(),

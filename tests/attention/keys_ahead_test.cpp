@@ -13,6 +13,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -109,7 +110,7 @@ class Requests {
 TEST(KeysAheadOnADevice, NewOnesAreNotReadBeforeTheKernelAheadHasEnded) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   constexpr int32_t kGroup = 8, kCount = 136 / kHeads * 128 / kGroup, kCached = 4196;
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const Requests prompt(device, kHeads * kGroup, 1, 30720, kCount), decoding(device, kHeads, kCount, kCached, 1);
   const Tensor zeros = all_of(device, kCount, kHeads, 0), twos = all_of(device, kCount, kHeads, 2);
   const double weight = std::exp(std::sqrt(kDim)) / (std::exp(std::sqrt(kDim)) + kCached);

@@ -12,6 +12,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -77,7 +78,7 @@ TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCut) {
 // Steps of which some are replays of graphs, and others are not.
 TEST_P(BatchComposition, StrictLogitsDoNotDependOnWhatElseRunsOrOnTheCutOnADevice) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   for (const std::string_view set : kCudaSets) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(str(set, " ", name_of(dtype)));
@@ -141,7 +142,7 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceAndChangeNoBit) {
 
 TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceOnADevice) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const auto model = load_model(
       golden_folder(GetParam()),
       {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict_on(&device), .runtime = &device});
@@ -151,7 +152,7 @@ TEST_P(BatchComposition, RequestsThatBeginAlikeComputeItOnceOnADevice) {
 // A penalty needs logits on the host; the request beside it goes on being read by the device.
 TEST_P(BatchComposition, ARequestBesideOneThatTheHostReadsHasItsOwnProbabilitiesOnADevice) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const auto model = load_model(
       golden_folder(GetParam()),
       {.dtype = DType::kF32, .ops = &cuda_module().ops("cuda"), .context = strict_on(&device), .runtime = &device});

@@ -8,6 +8,7 @@
 
 // Before the toy model, whose namespace would hide ::testing from them.
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 #include "support/refusal.h"
 #include "support/tolerances.h"
@@ -116,7 +117,7 @@ TEST_P(DiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStrict)
 
 TEST_P(CudaDiffusionDefects, B25_ThresholdDecisionsDoNotDependOnTheBatchUnderStrict) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  expect_decisions_of_their_own(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
+  expect_decisions_of_their_own(GetParam(), &cuda_module().ops("cuda"), &testing_support::gpu());
 }
 
 // In strict mode, which alone promises that company changes no bit: a draw may lie as near to a boundary as it likes.
@@ -225,7 +226,7 @@ TEST_P(DiffusionDefects, AnyOfSeveralEndTokensEndsARequest) {
 
 TEST_P(CudaDiffusionDefects, AnyOfSeveralEndTokensEndsARequest) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  expect_an_end_at_any_end_token(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
+  expect_an_end_at_any_end_token(GetParam(), &cuda_module().ops("cuda"), &testing_support::gpu());
 }
 
 // Where end tokens are banned, no pass writes one, and the request goes on to its length; alone and beside one that
@@ -266,7 +267,7 @@ TEST_P(DiffusionDefects, NoEndTokenIsChosenWhereTheyAreBanned) {
 
 TEST_P(CudaDiffusionDefects, NoEndTokenIsChosenWhereTheyAreBanned) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  expect_no_end_token_where_banned(GetParam(), &cuda_module().ops("cuda"), &cuda_module().runtime(0));
+  expect_no_end_token_where_banned(GetParam(), &cuda_module().ops("cuda"), &testing_support::gpu());
 }
 
 // A network that shows its last logits.
@@ -595,7 +596,7 @@ TEST(Guidance, AGuidedRequestAndOthersOfItsBatchDoNotDisturbEachOther) { expect_
 
 TEST(Guidance, AGuidedRequestAndOthersOfItsBatchDoNotDisturbEachOtherOnADevice) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  expect_guidance_of_its_own(&cuda_module().ops("cuda"), &cuda_module().runtime(0));
+  expect_guidance_of_its_own(&cuda_module().ops("cuda"), &testing_support::gpu());
 }
 
 // A network that shows what came in.

@@ -7,6 +7,7 @@
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace {
 namespace {
@@ -142,7 +143,7 @@ TEST_P(DiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAnd
 
 TEST_P(CudaDiffusionDefects, B03_EqualPromptsThatComeTogetherShareTheirWholePagesAndChangeNoBit) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& runtime = cuda_module().runtime(0);
+  DeviceRuntime& runtime = testing_support::gpu();
   const OpContext strict{.threads = 1, .determinism = Determinism::kStrict, .stream = runtime.stream()};
   const auto model =
       load_model(golden_folder(GetParam().family),

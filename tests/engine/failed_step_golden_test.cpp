@@ -10,6 +10,7 @@
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace {
 namespace {
@@ -121,7 +122,7 @@ struct Place {
   }
 };
 
-Place on_cuda() { return {&cuda_module().ops("cuda"), &cuda_module().runtime(0)}; }
+Place on_cuda() { return {&cuda_module().ops("cuda"), &testing_support::gpu()}; }
 
 // Of three requests the second fails by row `index` of its logits, once it has run `forwards` passes. Expects the
 // others to get the bits of a run alone, and then itself, behind what is cached.

@@ -11,6 +11,7 @@
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -165,7 +166,7 @@ TEST_P(KeptStatesOfHybrids, PromptsThatAreCutLeaveTheSameStates) {
 TEST_P(KeptStatesOfHybrids, TurnsGoOnOnADevice) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const Determinism determinism : {Determinism::kStrict, Determinism::kFast}) {
-    const Setting setting{.determinism = determinism, .device = &cuda_module().runtime(0)};
+    const Setting setting{.determinism = determinism, .device = &testing_support::gpu()};
     expect_turns_to_go_on(*load(setting), setting);
   }
 }

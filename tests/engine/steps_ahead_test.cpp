@@ -285,6 +285,19 @@ TEST_P(StepsAheadOf, WhoComesDoesNotWaitUntilSomebodyEnds) {
   EXPECT_GE(now, 29);
 }
 
+// Somebody joins or leaves in nearly every step, and prompts run in chunks: the device has work all the time.
+TEST_P(StepsAheadOf, ItGoesOnWhilePromptsArriveAllTheTime) {
+  const auto arrivals = [](Engine& engine, int32_t step) {
+    if (step == 0) engine.add(prompt_of(20), likely(60));
+    if (step % 3 == 0 && step < 45) engine.add(prompt_of(10 + step, step), drawn(4, static_cast<uint64_t>(step)));
+    const bool ahead = engine.config().steps_ahead == StepsAhead::kAlways;
+    if (step > 0 && step < 45) {
+      EXPECT_EQ(engine.runner().num_in_flight(), ahead ? 1u : 0u) << "before step " << step;
+    }
+  };
+  expect_both_alike(4, arrivals);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, StepsAheadOf,
                          testing::Values(Place{"qwen3", kOnCpu}, Place{"qwen3_next", kOnCpu}, Place{"qwen3_5", kOnCpu},
                                          Place{"qwen3", kOnFakeDevice}, Place{"qwen3_5", kOnFakeDevice},

@@ -9,6 +9,7 @@
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace::testing_support {
 
@@ -47,7 +48,7 @@ inline std::optional<TestDevice> test_device(const std::string& name) {
     return TestDevice{name, &fake, &fake.ops()};
   }
   if (mirrored_cuda_ops(name) == nullptr) return std::nullopt;
-  return TestDevice{name, &cuda_module().runtime(0), &cuda_module().ops(name)};
+  return TestDevice{name, &gpu(), &cuda_module().ops(name)};
 }
 
 }  // namespace headrace::testing_support

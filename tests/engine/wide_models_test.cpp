@@ -13,6 +13,7 @@
 #include "headrace/ops/cuda/gemm/sm90/small_m_gemm_plan.h"
 #include "headrace/ops/cuda/gemm/sm90/swiglu_gemm_plan.h"
 #include "support/all_close.h"
+#include "support/gpu.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"
 #include "support/tolerances.h"
@@ -82,7 +83,7 @@ GoldenBatches batches(const Wide& model, DType dtype, GoldenDevice where, Determ
   RunnerConfig runner{.graphs = graphs};
   if (where == GoldenDevice::kCuda) {
     options.ops = &cuda_module().ops("cuda");
-    options.runtime = runner.runtime = &cuda_module().runtime(0);
+    options.runtime = runner.runtime = &testing_support::gpu();
     options.context.stream = options.runtime->stream();
   }
   runner.context = options.context;

@@ -8,6 +8,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"
 #include "support/tolerances.h"
@@ -40,7 +41,7 @@ class LinearOnDevice : public testing::TestWithParam<std::string_view> {
 
   // Of random rows, q, k and v in columns of one tensor.
   Tensor products(int64_t rows, Place place, Determinism determinism, HasBias bias) const {
-    DeviceRuntime& device = cuda_module().runtime(0);
+    DeviceRuntime& device = testing_support::gpu();
     Checkpoint checkpoint = Checkpoint::open(directory_.path());
     checkpoint.place_on(device);
     const WeightScope scope(checkpoint);

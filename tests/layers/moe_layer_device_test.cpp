@@ -14,6 +14,7 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 #include "support/safetensors_writer.h"
 
@@ -125,7 +126,7 @@ class MoELayerOnDevice : public testing::TestWithParam<std::tuple<std::string_vi
   enum class Writes : uint8_t { kResult, kSum };  // kSum: adds to a copy of x
   Tensor on_device(const TensorView& x, Determinism determinism = Determinism::kFast,
                    Writes writes = Writes::kResult) const {
-    DeviceRuntime& device = cuda_module().runtime(0);
+    DeviceRuntime& device = testing_support::gpu();
     Checkpoint checkpoint = Checkpoint::open(directory_.path());
     checkpoint.place_on(device);
     const MoELayer layer(WeightScope(checkpoint), one().config);
@@ -209,7 +210,7 @@ TEST_P(MoELayerOnDevice, PaddingOfAGraphRunsNoExpert) {
   if (config.shared_intermediate != 0 && config.shared_intermediate != config.intermediate)
     return;  // adds to every row
   constexpr int64_t kRows = 24;
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   Checkpoint checkpoint = Checkpoint::open(directory_.path());
   checkpoint.place_on(device);
   const MoELayer layer(WeightScope(checkpoint), one().config);

@@ -12,6 +12,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -55,7 +56,7 @@ TEST(SoftEmbeddings, RefuseAnotherNumberOfRowsOrColumns) {
 TEST(SoftEmbeddings, OnADeviceAreThoseOfTheHost) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   constexpr int64_t kManyTokens = 300;
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   for (const auto& [type, vocab, hidden] :
        {std::tuple(DType::kF32, 501, 70), std::tuple(DType::kBF16, 501, 70), std::tuple(DType::kF32, 1184, 136),
         std::tuple(DType::kBF16, 1184, 136), std::tuple(DType::kBF16, 64, 8)}) {

@@ -8,6 +8,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace {
 namespace {
@@ -94,7 +95,7 @@ TEST(TokenMerge, ADeviceBatchBringsItsArraysAlong) {
 
 TEST(TokenMerge, OnADeviceGivesTheSameRows) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const LayerContext context{.ops = &cuda_module().ops("cuda"), .op = {.stream = device.stream()}, .runtime = &device};
   for (const auto length : {TokenMerge::Length::kAsSummed, TokenMerge::Length::kOfParts}) {
     const Fixture f;

@@ -8,6 +8,7 @@
 #include "headrace/weights/safetensors_file.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
@@ -61,7 +62,7 @@ TEST(Adapter, LogitsAgreeWithPeft) {
 TEST(Adapter, CudaLogitsAgreeWithPeft) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const std::string_view set : testing_support::kCudaSets) {
-    expect_the_logits_of_peft(cuda_module().ops(set), cuda_module().runtime(0));
+    expect_the_logits_of_peft(cuda_module().ops(set), testing_support::gpu());
   }
 }
 
@@ -136,7 +137,7 @@ TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatToken) {
 TEST(TokenMerge, ARowThatIsOneTokenForCertainIsThatTokenToCuda) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const std::string_view set : testing_support::kCudaSets) {
-    expect_rows_of_one_certain_token_to_be_that_token(cuda_module().ops(set), cuda_module().runtime(0));
+    expect_rows_of_one_certain_token_to_be_that_token(cuda_module().ops(set), testing_support::gpu());
   }
 }
 

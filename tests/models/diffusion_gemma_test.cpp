@@ -11,6 +11,7 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
 
@@ -69,7 +70,7 @@ TEST(DiffusionGemma, EveryStepOfTwoCanvasesAgreesWithTransformers) {
 TEST(DiffusionGemma, CudaAgreesInEveryStepOfTwoCanvases) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const std::string_view set : testing_support::kCudaSets) {
-    expect_every_step(cuda_module().ops(set), cuda_module().runtime(0));
+    expect_every_step(cuda_module().ops(set), testing_support::gpu());
   }
 }
 

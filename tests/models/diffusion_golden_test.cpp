@@ -7,6 +7,7 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace {
 namespace {
@@ -74,7 +75,7 @@ TEST_P(DiffusionGolden, OnePassUnderTheFamilysMaskAgreesWithTransformers) {
 TEST_P(DiffusionGolden, CudaAgreesInOnePassUnderTheFamilysMask) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const std::string_view set : testing_support::kCudaSets) {
-    one_pass(GetParam().folder, part(0, 0), cuda_module().ops(set), cuda_module().runtime(0));
+    one_pass(GetParam().folder, part(0, 0), cuda_module().ops(set), testing_support::gpu());
   }
 }
 
@@ -112,7 +113,7 @@ TEST_P(BlockGolden, BlockStepsOverTheCacheAgreeWithTransformers) {
 TEST_P(BlockGolden, CudaAgreesInBlockStepsOverTheCache) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   for (const int32_t prompt : {0, 2 * GetParam().info.block_size}) {
-    block_steps(prompt, cuda_module().ops("cuda"), cuda_module().runtime(0));
+    block_steps(prompt, cuda_module().ops("cuda"), testing_support::gpu());
   }
 }
 

@@ -13,6 +13,7 @@
 #include "headrace/weights/config_file.h"
 #include "models/golden_runner.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 
 namespace headrace {
 namespace {
@@ -114,7 +115,7 @@ TEST(FairyDiffusion, CudaGivesHeldOutWindowsTheSameBits) {
   if (!std::filesystem::exists(kFairy / "model-00001-of-00002.safetensors")) GTEST_SKIP() << "no weights here";
   for (const std::string_view set : testing_support::kCudaSets) {
     SCOPED_TRACE(set);
-    expect_the_golden_bits(cuda_module().ops(set), cuda_module().runtime(0));
+    expect_the_golden_bits(cuda_module().ops(set), testing_support::gpu());
   }
 }
 

@@ -8,6 +8,7 @@
 #include "models/golden_runner.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/tolerances.h"
 
 namespace headrace {
@@ -74,7 +75,7 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
     for (const auto& cuts : kCuts) {
       SCOPED_TRACE(str(set, ", first cut ", cuts.front()));
       GoldenRunner runner(golden_folder(GetParam()), cuda_module().ops(set), DType::kF32, Determinism::kFast,
-                          std::nullopt, cuda_module().runtime(0));
+                          std::nullopt, testing_support::gpu());
       EXPECT_TRUE(all_close(run_all(runner, golden, cuts), golden.logits, float32_tolerance(golden.logits)));
     }
   }
@@ -110,7 +111,7 @@ TEST_P(ModelGolden, LogitsOfSomeRowsAreThoseAmongAll) {
 
 TEST_P(ModelGolden, CudaLogitsOfSomeRowsAreThoseAmongAll) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  expect_logits_of_some_rows_as_among_all(GetParam(), cuda_module().ops("cuda"), cuda_module().runtime(0));
+  expect_logits_of_some_rows_as_among_all(GetParam(), cuda_module().ops("cuda"), testing_support::gpu());
 }
 
 TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
@@ -149,7 +150,7 @@ TEST_P(ModelGolden, CudaLogitsOverFP8KeysAndValuesEqualTheReferences) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   const double largest = largest_logit(golden_of(GetParam()));
   const Tensor want = logits_over_fp8(GetParam(), reference::ops(), cpu_runtime());
-  const Tensor got = logits_over_fp8(GetParam(), cuda_module().ops("cuda"), cuda_module().runtime(0));
+  const Tensor got = logits_over_fp8(GetParam(), cuda_module().ops("cuda"), testing_support::gpu());
   EXPECT_TRUE(all_close(got, want, {.abs = testing_support::fp8_flip_share() * largest}));
 }
 

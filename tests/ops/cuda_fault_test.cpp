@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
+#include <memory>
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda/runtime/memory_left.h"
@@ -10,6 +12,7 @@
 #include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/refusal.h"
 
 namespace headrace {
@@ -43,13 +46,13 @@ TEST(CudaFaults, WithoutADeviceItIsRefusedByName) {
     EXPECT_EQ(code_of([] { open_device("cuda:63"); }), ErrorCode::kNoDevice);
   } else {
     EXPECT_EQ(code_of([] { open_device("cuda"); }), ErrorCode::kNoDevice);
-    EXPECT_EQ(open_device("auto").device().type, DeviceType::kCPU);
+    EXPECT_EQ(open_device("auto")->device().type, DeviceType::kCPU);
   }
 }
 
 TEST(CudaFaults, MoreMemoryThanThereIsNamesWhatThereIsAndTheDeviceWorksOn) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
   const auto refused = testing_support::refusal_of([&device] { device.allocate(size_t{1} << 50); });  // a pebibyte
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_NE(refused.sentence.find("could not allocate 1.1 PB; "), std::string::npos) << refused.sentence;
@@ -57,10 +60,13 @@ TEST(CudaFaults, MoreMemoryThanThereIsNamesWhatThereIsAndTheDeviceWorksOn) {
   EXPECT_EQ(code_of([&device] { Tensor::zeros(DType::kF32, {100}, device), device.synchronize(); }), std::nullopt);
 }
 
-// An address that is no device memory: the next wait says so, and so does everything after it.
+// An address that is no device memory: the next wait says so, and so does everything after it, also in other runtimes
+// of the device, which end without a crash.
 TEST(CudaFaults, AFaultInAKernelIsTheErrorOfEveryCallBehindIt) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-  DeviceRuntime& device = cuda_module().runtime(0);
+  DeviceRuntime& device = testing_support::gpu();
+  std::unique_ptr<DeviceRuntime> other = cuda_module().make_runtime(0);
+  auto memory = std::make_unique<Tensor>(Tensor::zeros(DType::kF32, {100}, *other));
   const TensorView nowhere(reinterpret_cast<void*>(0x1000), DType::kF32, {1, 64}, device.device());
   const auto add = [&] {
     cuda_module().ops("cuda").pointwise({.x = nowhere, .y = nowhere, .out = nowhere}, {.stream = device.stream()});
@@ -76,6 +82,11 @@ TEST(CudaFaults, AFaultInAKernelIsTheErrorOfEveryCallBehindIt) {
     cuda_module().ops("cuda").linear({.x = square, .weight = square, .y = square}, {.stream = device.stream()});
   };
   EXPECT_EQ(code_of(product), ErrorCode::kCuda);
+  EXPECT_EQ(code_of([&other] { other->synchronize(); }), ErrorCode::kCuda);
+  EXPECT_EQ(code_of([&other] { std::async(std::launch::async, [&other] { other->synchronize(); }).get(); }),
+            ErrorCode::kCuda);  // on a thread that has met no error
+  memory.reset(), other.reset();
+  EXPECT_TRUE(code_of([] { cuda_module().make_runtime(0); }));
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 
 #include <array>
 #include <cmath>
+#include <future>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "headrace/core/device_runtime.h"
@@ -14,6 +17,7 @@
 #include "headrace/ops/reference/reference_ops.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
+#include "support/gpu.h"
 #include "support/random.h"
 
 namespace headrace::testing_support {
@@ -160,7 +164,7 @@ class GemmSequence : public testing::Test {
  protected:
   void SetUp() override {
     if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
-    device_ = &cuda_module().runtime(0);
+    device_ = &testing_support::gpu();
     ops_ = &cuda_module().ops("cuda");
   }
   // Leaves only the sequence kernel for calls that it can run, even where it is slower.
@@ -322,6 +326,31 @@ TEST_F(GemmSequence, HasTheSameBitsHoweverItIsCut) {
   run(halves, 0, 1), run(halves, 1, 4);
   expect_same(each, whole, "each step in a call of its own");
   expect_same(halves, whole, "one step and three");
+}
+
+// One of a device's runtimes has the grid barrier and runs a sequence as one kernel; another runs it call by call. Both
+// at once, neither waits for the other, and their bits are the same.
+TEST_F(GemmSequence, TwoRuntimesOfADeviceRunSequencesAtOnce) {
+  constexpr int kTimes = 400, kQueued = 40;
+  const std::unique_ptr<DeviceRuntime> other = cuda_module().make_runtime(0);
+  const auto repeated = [this](DeviceRuntime& device, const OpContext& there, const Layer& layer) {
+    for (int i = 0; i < kTimes; ++i) {
+      ops_->gemm_sequence(layer.steps(), there);
+      if (i % kQueued == kQueued - 1) device.synchronize();
+    }
+  };
+  const auto make = [this] { return on_device(Layer(DType::kBF16, 3, 2568, 1032, 4616)); };
+  const Layer alone = make(), first = make();
+  run(alone);
+  DeviceRuntime* const one = std::exchange(device_, other.get());
+  const OpContext there = context();
+  const Layer second = make();
+  device_ = one;
+  std::future<void> beside = std::async(std::launch::async, [&] { repeated(*other, there, second); });
+  repeated(*one, context(), first);
+  beside.get();
+  expect_same(first, alone, "the runtime with the grid barrier");
+  expect_same(second, alone, "the other runtime");
 }
 
 // The op takes any number of calls of any M. Calls that other kernels run come between those of sequences.

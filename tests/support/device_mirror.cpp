@@ -9,11 +9,12 @@
 #include "headrace/batch/attention_plan_cache.h"
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda_module.h"
+#include "support/gpu.h"
 
 namespace headrace::testing_support {
 namespace {
 
-DeviceRuntime& device() { return cuda_module().runtime(0); }
+DeviceRuntime& device() { return gpu(); }
 
 enum class Set : uint8_t { kCuda, kBaseline, kRecorded, kRecordedShort };
 constexpr std::string_view name_of(Set set) {
@@ -251,9 +252,48 @@ void penalize_tokens(const PenalizeTokensArgs& host, const OpContext& context) {
   Mirror m(context);
   PenalizeTokensArgs a = host;
   a.logits = m.out(host.logits), a.seen = m.out(host.seen);
-  a.new_ids = m.in(host.new_ids), a.new_texts = m.in(host.new_texts), a.last_ids = m.in(host.last_ids);
+  a.new_ids = m.in(host.new_ids), a.new_texts = m.in(host.new_texts);
   a.texts = m.in(host.texts), a.penalties = m.in(host.penalties);
   cuda_ops<kSet>().penalize_tokens(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
+void bias_tokens(const BiasTokensArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  const BiasTokensArgs a{
+      .logits = m.out(host.logits), .rows = m.in(host.rows), .ids = m.in(host.ids), .biases = m.in(host.biases)};
+  cuda_ops<kSet>().bias_tokens(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
+void mask_tokens(const MaskTokensArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  MaskTokensArgs a = host;
+  a.logits = m.out(host.logits), a.rows = m.in(host.rows), a.bits = m.in(host.bits);
+  cuda_ops<kSet>().mask_tokens(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
+void top_tokens(const TopTokensArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  TopTokensArgs a = host;
+  a.logits = m.in(host.logits), a.rows = m.in(host.rows), a.ids = m.out(host.ids), a.top = m.out(host.top);
+  cuda_ops<kSet>().top_tokens(a, m.context());
+  m.finish();
+}
+
+template <Set kSet>
+void take_tokens(const TakeTokensArgs& host, const OpContext& context) {
+  check(host);
+  Mirror m(context);
+  const TakeTokensArgs a{.ids = m.out(host.ids), .tokens = m.in(host.tokens), .from = m.in(host.from)};
+  cuda_ops<kSet>().take_tokens(a, m.context());
   m.finish();
 }
 
@@ -356,6 +396,10 @@ constexpr OpSet kMirrored = {
     .token_confidence = token_confidence<kSet>,
     .sample_tokens = sample_tokens<kSet>,
     .penalize_tokens = penalize_tokens<kSet>,
+    .bias_tokens = bias_tokens<kSet>,
+    .mask_tokens = mask_tokens<kSet>,
+    .top_tokens = top_tokens<kSet>,
+    .take_tokens = take_tokens<kSet>,
     .gdn_step = kSet != Set::kBaseline ? gdn_step<kSet> : not_fused<const GDNStepArgs&>,
     .attention_step = kSet != Set::kBaseline ? attention_step<kSet> : not_fused<const AttentionStepArgs&>,
     .fused_linear = fused_linear<kSet>,

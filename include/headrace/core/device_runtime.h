@@ -21,12 +21,18 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
   virtual void set() = 0;   // records it behind the work queued so far
   virtual void wait() = 0;  // waits for the work before it, not for later work; error kCuda
+  // Returns the seconds between two events of make_timed_event() of one runtime, both waited for.
+  virtual double seconds_since(const DeviceEvent& earlier) const;
 };
 
-// Allocates and copies on one device. Outlives every Tensor made with it. All work is queued in one order: released
-// memory may be allocated again before the device is done with it.
-// The CPU's runtime is thread-safe. Any other runtime and the ops on its stream are used by one thread at a time,
-// whichever engine it serves: the stream may hold deferred work or an open capture.
+// Allocates and copies on one device, and has its stream: all work of a runtime is queued in one order, and released
+// memory may be allocated again before the device is done with it. Everything made with a runtime (tensors, events,
+// graphs, shared memory) must be destroyed before it.
+//
+// The CPU's runtime is thread-safe and is never destroyed. Any other runtime, all that was made with it, and the ops on
+// its stream are used by one thread at a time: the stream may hold deferred work or an open capture. Runtimes of one
+// device share no memory and do not wait for each other: each may have its own thread, which may create and destroy it
+// while others run.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -45,6 +51,9 @@ class DeviceRuntime {
   virtual void copy_rows_on_device(void* to, const void* from, size_t bytes, size_t stride, size_t rows);
   virtual void synchronize() = 0;
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+  // Makes an event that notes the time when the device comes to it; for benchmarks. Error kUnsupported on a device
+  // without such events.
+  virtual std::unique_ptr<DeviceEvent> make_timed_event();
 
   // Initialises the GEMM library on a thread, so that the first large GEMM does not wait for it; an error appears with
   // that GEMM. The future's destructor waits for the thread. It must run before this runtime is destroyed and before

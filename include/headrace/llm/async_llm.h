@@ -39,7 +39,7 @@ class AsyncLLM {
   void drain();
   EngineStats stats() const { return loop_.stats(); }  // waits for no step
 
-  Device device() const { return runtime_.device(); }
+  Device device() const { return runtime_->device(); }
   const Model& model() const { return *model_; }
   const ModelInfo& model_info() const { return model_->info(); }
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -54,8 +54,8 @@ class AsyncLLM {
  private:
   AsyncLLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer);
 
-  DeviceRuntime& runtime_;            // not owned
-  std::future<void> matmul_library_;  // its destructor waits until the library has started
+  std::shared_ptr<DeviceRuntime> runtime_;  // before what is made with it, which is destroyed first
+  std::future<void> matmul_library_;        // its destructor waits until the library has started
   Tokenizer tokenizer_;
   SamplingParams default_params_;
   std::unique_ptr<Model> model_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,35 +47,44 @@ class EventQueue {
   GenerationEvent wait();
   std::optional<GenerationEvent> wait_for(std::chrono::nanoseconds time);
 
-  // The engine's side. An event of a choice that grows until it is taken. The engine and the queue share it: whichever
-  // is done with it last frees it.
-  struct Growing {
-    GenerationEvent event;
-    bool is_queued = false;
+  // The engine's side. A choice whose news come here until its last output; the queue owns it.
+  struct Source;
+  Source& open(int64_t request_id, int32_t choice, uint64_t seed);
+  struct News {
+    Source* from = nullptr;
+    StepOutput output;
+    std::unique_ptr<StepReport> report = nullptr;  // set: an event begins, the step's outputs follow, `output` is none
   };
-  // Adds to events under one lock and then wakes who waits. While one lives, the queue is locked.
-  class Push {
-   public:
-    explicit Push(EventQueue& queue);
-    Push(const Push&) = delete;
-    Push& operator=(const Push&) = delete;
-    ~Push();
-    // Returns the event to add to, which it queues if it was taken.
-    GenerationEvent& to(const std::shared_ptr<Growing>& growing);
-
-   private:
-    EventQueue& queue_;  // not owned
-    std::lock_guard<std::mutex> lock_;
-    bool was_empty_;
-  };
+  // Takes what a step has for this queue and wakes who waits. Leaves `news` empty, with memory for the next step's.
+  // Those who take events sort them by choice, so that the engine's thread need not.
+  void push(std::vector<News>& news);
 
  private:
-  GenerationEvent take();  // the lock is held, the queue not empty
+  struct Queued {
+    GenerationEvent event;
+    Source* from = nullptr;  // null: it has ended
+  };
+
+  bool empty() const { return news_.empty() && events_.empty(); }
+  void sort_news();
+  void sort(News& news);
+  GenerationEvent& event_for(const News& news);  // the one that waits, or a new one
+  GenerationEvent take();                        // the queue is not empty
 
   std::function<void()> on_ready_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of what follows
   std::condition_variable ready_;
-  std::deque<std::shared_ptr<Growing>> events_;  // oldest first
+  std::vector<News> news_;     // not yet sorted
+  std::deque<Queued> events_;  // oldest first
+  std::list<Source> sources_;
+};
+
+struct EventQueue::Source {
+  int64_t request_id = 0;
+  int32_t choice = 0;
+  uint64_t seed = 0;
+  Queued* queued = nullptr;  // the event that its news are added to
+  std::list<Source>::iterator self = {};
 };
 
 }  // namespace headrace

@@ -18,9 +18,10 @@ inline constexpr int32_t kPerplexityWindow = 512;  // tokens
 
 enum class StreamAction : uint8_t { kContinue, kStop };
 
-// An AsyncLLM for one caller, one request at a time. Not thread-safe. Several LLMs on one CUDA device share its
-// runtime: one thread at a time creates, uses or destroys any of them. On a CPU or on other devices each may have its
-// own thread.
+// An AsyncLLM for one caller, one request at a time. Not thread-safe. Each has a runtime of its own (open_device), so
+// several may be created, used and destroyed by threads of their own, also on one GPU. They share no memory: each loads
+// its weights. Those created at once count the same free memory, so give each a cache_memory. A kernel that faults ends
+// all of its device with error kCuda.
 class LLM {
  public:
   // Loads the model. Errors as AsyncLLM.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -33,10 +34,17 @@ bool give_back(char* memory, size_t bytes) {
 }
 
 // CPU work is done when it is queued.
+// Work on a CPU is done when its call returns.
 class CpuMark final : public DeviceEvent {
  public:
-  void set() override {}
+  void set() override { at_ = std::chrono::steady_clock::now(); }
   void wait() override {}
+  double seconds_since(const DeviceEvent& earlier) const override {
+    return std::chrono::duration<double>(at_ - dynamic_cast<const CpuMark&>(earlier).at_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point at_;
 };
 
 class CpuRuntime final : public DeviceRuntime {
@@ -68,6 +76,7 @@ class CpuRuntime final : public DeviceRuntime {
   void copy_on_device(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CpuMark>(); }
+  std::unique_ptr<DeviceEvent> make_timed_event() override { return std::make_unique<CpuMark>(); }
 
  private:
   // Linux overcommits memory and kills a process that uses too much. Weights may be many small tensors, so available
@@ -86,6 +95,14 @@ class CpuRuntime final : public DeviceRuntime {
 };
 
 }  // namespace
+
+double DeviceEvent::seconds_since(const DeviceEvent& /*earlier*/) const {
+  throw Error(ErrorCode::kUnsupported, "this device's events have no time");
+}
+
+std::unique_ptr<DeviceEvent> DeviceRuntime::make_timed_event() {
+  throw Error(ErrorCode::kUnsupported, str(to_string(device()), " has no events with a time"));
+}
 
 std::string to_string(Device device) {
   return device.type == DeviceType::kCPU ? std::string("cpu") : str("cuda:", device.index);

@@ -330,7 +330,7 @@ TensorView CudaGraphRunner::run(const ForwardBatch& batch, const ChangeIds& chan
     padded = &padding_.fill(batch, sizes_of(found->first, static_cast<int32_t>(captured->logits.dim(0))));
   }
   const ForwardBatch& on_device = device_batch_.upload(*padded);
-  change_ids(on_device.input_ids);
+  if (change_ids) change_ids(on_device.input_ids);
   backend_.cuda_graph_support()->init_forward_metadata_replay_cuda_graph(on_device,
                                                                          static_cast<int32_t>(on_device.batch_size()));
   captured->graph->launch();

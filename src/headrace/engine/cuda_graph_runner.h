@@ -80,9 +80,9 @@ class CudaGraphRunner {
   bool holds(const ForwardBatch& batch) const { return holds_decode(batch) || rows_for(batch) != nullptr; }
   // Pads, uploads and replays a batch that holds() accepts; its views are on the host. Returns float32 [logits_rows,
   // vocab] on the device, valid until the next run of any graph of the device.
-  // `change_ids` is called with the uploaded input ids, int32 [tokens] or more, before the replay.
+  // `change_ids`, unless empty, is called with the uploaded input ids, int32 [tokens] or more, before the replay.
   using ChangeIds = std::function<void(const TensorView& ids)>;
-  TensorView run(const ForwardBatch& batch, const ChangeIds& change_ids);
+  TensorView run(const ForwardBatch& batch, const ChangeIds& change_ids = {});
 
   // One line for reports:
   // "graphs for 1, 2, 64 requests and for steps of 8, 16 rows; with up to 2048 keys for 1, 2 requests; with up to 640

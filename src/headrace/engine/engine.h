@@ -34,8 +34,8 @@ struct EngineConfig {
   // many and at most runner.max_tokens (step_rows.h). Absent: each has up to runner.max_tokens, and no clock is read.
   std::optional<int32_t> least_step_rows;
   StrategyConfig decoding;  // the engine sets its `model`
-  // Asynchronous scheduling: launch the next decode step before the host has read the tokens of the last one. A request
-  // that ends by a token then runs one step too many, so it pays only if the model runs on a device.
+  // Asynchronous scheduling: launch the next step's forward pass before the host has read the tokens of the last one. A
+  // request that ends by a token then runs one step too many, so it pays only if the model runs on a device.
   enum class StepsAhead : uint8_t { kNever, kOnDevice, kAlways } steps_ahead = StepsAhead::kOnDevice;
   LogCallback log;
 };
@@ -76,7 +76,7 @@ struct EngineCounters {
   int64_t tokens = 0;  // tokens returned by step()
 };
 
-// Not thread-safe. One thread at a time drives all engines of one CUDA device (DeviceRuntime).
+// Not thread-safe. Engines with runtimes of their own may have threads of their own (DeviceRuntime).
 class Engine {
  public:
   // `model` is not owned and outlives the engine. Errors as ModelRunner and make_strategy.
@@ -113,8 +113,9 @@ class Engine {
   // none. With asynchronous scheduling the next step is already running when this returns.
   // A request fails alone if logits of its rows are NaN or infinite, or if its strategy throws: an output of reason
   // kError ends it and says why. The others of the step get their tokens.
-  // If the step itself throws, it first ends the requests in it, whose states may be half updated. The caller fails
-  // every request for which has() is now false. The others continue with the next step.
+  // If the step itself throws, it first ends the requests in it, whose states may be half updated. If nothing but the
+  // reading of its tokens fails, those of the step behind it, which is running, end too. The caller fails every request
+  // for which has() is now false. The others continue with the next step.
   // The prefix cache takes no text of a failed request.
   // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
   // on. A server should fail all requests and restart its process.

@@ -91,6 +91,7 @@ ModelRunner::ModelRunner(const Model& model, const RunnerConfig& config)
   backend_ = with_need(need_of_attention(config.max_tokens, gdn_.get()),
                        [&] { return make_backend(config.backend, runtime_.device(), backend); });
   ops_ = &backend_ops(config.backend, runtime_.device(), backend);
+  if (config.times_gaps) gaps_.emplace(runtime_);
 }
 
 void ModelRunner::prepare(const BatchLimits& limits) {
@@ -259,15 +260,19 @@ void ModelRunner::launch(const ForwardBatch& batch, std::span<const int32_t> fro
   HR_REQUIRE(num_in_flight_ < rows_.size() && (num_in_flight_ > 0 || from.empty()), ErrorCode::kInternal,
              "model runner: ", num_in_flight_, " steps are in flight");
   newest_rows_ = batch.num_tokens();
+  if (gaps_) gaps_->note(StepGaps::kPassBegins);
   newest_ = with_need(need_of_step(newest_rows_), [&] { return forward(batch, from); });
+  if (gaps_) gaps_->note(StepGaps::kPassEnds);
   ++num_in_flight_;
 }
 
 void ModelRunner::choose(const StepReads& reads) {
   HR_REQUIRE(num_in_flight_ > 0, ErrorCode::kInternal, "model runner: no step is in flight");
   const size_t slot = (oldest_ + num_in_flight_ - 1) % rows_.size();
+  if (gaps_) gaps_->note(StepGaps::kChoiceBegins);
   results_[slot] =
       with_need(need_of_step(newest_rows_), [&] { return read(rows_[slot], std::exchange(newest_, {}), reads); });
+  if (gaps_) gaps_->note(StepGaps::kChoiceEnds);
 }
 
 StepResult ModelRunner::read(RowsInFlight& rows, Logits logits, const StepReads& reads) {
@@ -314,6 +319,7 @@ StepResult ModelRunner::retire() {
   if (!result.tokens) return result;
   result.tokens = rows_[slot].receive();
   result.logprobs = rows_[slot].logprobs(*result.tokens);
+  if (gaps_) gaps_->end_step();
   return result;
 }
 

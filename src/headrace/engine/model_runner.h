@@ -9,6 +9,7 @@
 #include "headrace/batch/device_batch.h"
 #include "headrace/engine/cuda_graph_runner.h"
 #include "headrace/engine/rows_in_flight.h"
+#include "headrace/engine/step_gaps.h"
 #include "headrace/engine/token_occurrence.h"
 #include "headrace/models/model.h"
 #include "headrace/sampling/sampler.h"
@@ -31,6 +32,7 @@ struct RunnerConfig {
     kPreferred,  // steps that cannot be captured run without graphs, and describe() says why
     kRequired,   // error if capture fails, or if the strategy has decoding steps that are not captured
   } graphs = Graphs::kPreferred;
+  bool times_gaps = false;  // see take_gaps()
 };
 
 // Limits of batches, known once the page table exists.
@@ -107,6 +109,9 @@ class ModelRunner {
   void choose(const StepReads& reads);
   StepResult retire();  // waits for the oldest step in flight
   size_t num_in_flight() const { return num_in_flight_; }
+  // Returns the seconds for which the device waited for the host in each step since the last call (StepGaps). Only with
+  // RunnerConfig::times_gaps, and while no launch() or choose() has thrown.
+  std::vector<double> take_gaps() { return gaps_->take(); }
   // Runs one step, and returns its logits.
   Tensor run(const ForwardBatch& batch);
 
@@ -140,7 +145,8 @@ class ModelRunner {
   std::array<RowsInFlight, 2> rows_{RowsInFlight(runtime_), RowsInFlight(runtime_)};
   std::array<StepResult, 2> results_;      // without what lies in rows_
   size_t oldest_ = 0, num_in_flight_ = 0;  // indices into rows_ and results_
-  Logits newest_;                          // of the newest step, until choose()
+  std::optional<StepGaps> gaps_;
+  Logits newest_;  // of the newest step, until choose()
   int64_t newest_rows_ = 0;
   std::unique_ptr<DeviceBatch> device_batch_;  // null on a CPU, as graphs_
   std::unique_ptr<CudaGraphRunner> graphs_;

@@ -29,12 +29,12 @@ AsyncLLM::AsyncLLM(const std::filesystem::path& directory, const LLMOptions& opt
 
 AsyncLLM::AsyncLLM(const ModelDescription& model, const LLMOptions& options, std::future<Tokenizer> tokenizer)
     : runtime_(open_device(checked(options).device, options.log)),
-      matmul_library_(runtime_.start_matmul_library()),
+      matmul_library_(runtime_->start_matmul_library()),
       tokenizer_(tokenizer.get()),
       default_params_(sampling_defaults(model, options.log)),
-      model_(load_checked(model, runtime_, options)),
-      memory_plan_(cache_plan(model_->info(), runtime_.device(), options)),
-      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, runtime_, memory_plan_, options))),
+      model_(load_checked(model, *runtime_, options)),
+      memory_plan_(cache_plan(model_->info(), runtime_->device(), options)),
+      engine_(std::make_unique<Engine>(*model_, engine_config(*model_, tokenizer_, *runtime_, memory_plan_, options))),
       loop_(*engine_) {
   if (!engine_->runner().on_cpu()) naming(model.directory, [this] { engine_->run_largest_step(); });
   if (options.log) report_start(options, *this);

@@ -132,18 +132,12 @@ void EngineLoop::add_choice(Add& add, int32_t number) {
   const int64_t id = add.request_id + number;
   const uint64_t seed = seed_of_choice(*request.params.seed, number);
   request.id = id, request.params.seed = seed;
+  Mailbox& mailbox = mailboxes_[add.events];
+  mailbox.queue = add.events, ++mailbox.num_choices;
   Choice& choice = choices_[id];
-  choice.mailbox = &mailboxes_[add.events];
-  choice.mailbox->queue = add.events;
-  ++choice.mailbox->num_choices;
-  choice.event = std::make_shared<EventQueue::Growing>();
-  choice.event->event = {.request_id = add.request_id, .choice = number, .seed = seed};
-  if (add.reports_steps) {
-    choice.recorder = std::make_unique<StepRecorder>();
-    if (++num_reporting_ == 1) {
-      engine_.observe([this](StepMoment m, const Sequence& s, const StepPlan& p) { observe(m, s, p); });
-    }
-  }
+  choice.request_id = add.request_id, choice.number = number, choice.mailbox = &mailbox;
+  choice.source = &add.events->open(add.request_id, number, seed);
+  if (add.reports_steps) record_steps(choice);
   try {
     engine_.add(std::move(request));
   } catch (...) {
@@ -152,12 +146,18 @@ void EngineLoop::add_choice(Add& add, int32_t number) {
   }
 }
 
+void EngineLoop::record_steps(Choice& choice) {
+  choice.recorder = std::make_unique<StepRecorder>();
+  if (++num_reporting_ > 1) return;
+  engine_.observe([this](StepMoment m, const Sequence& s, const StepPlan& p) { observe(m, s, p); });
+}
+
 void EngineLoop::run(Abort& abort) {
   std::vector<StepOutput> ended;
   for (auto at = choices_.lower_bound(abort.request_id); at != choices_.end(); ++at) {
-    const GenerationEvent& event = at->second.event->event;
-    if (event.request_id != abort.request_id) break;
-    if (abort.choice.value_or(event.choice) != event.choice) continue;
+    const Choice& choice = at->second;
+    if (choice.request_id != abort.request_id) break;
+    if (abort.choice.value_or(choice.number) != choice.number) continue;
     ended.push_back(ending(at->first, FinishReason::kAborted, engine_.num_forwards(at->first)));
     engine_.abort(at->first);
   }
@@ -177,7 +177,7 @@ void EngineLoop::run_step() {
 void EngineLoop::fail_ended(std::vector<StepOutput>& outputs) {
   const Error error = handled_error();
   for (const auto& [id, choice] : choices_) {
-    if (!engine_.has(id)) outputs.push_back(ending(id, FinishReason::kError, choice.event->event.num_forwards, error));
+    if (!engine_.has(id)) outputs.push_back(ending(id, FinishReason::kError, choice.num_forwards, error));
   }
   note_fault();
 }
@@ -213,60 +213,36 @@ void EngineLoop::publish_stats() {
             .heartbeat = stats_.heartbeat};
 }
 
-// Consumers may look at the numbers when they have the last event.
+// Whoever has the last event may look at the numbers.
 void EngineLoop::deliver(std::vector<StepOutput> outputs) {
   publish_stats();
-  if (num_reporting_ > 0) begin_reports();
+  if (num_reporting_ > 0) collect_reports();
   auto at = choices_.end();
   for (StepOutput& output : outputs) {
     if (at != choices_.end()) ++at;  // outputs are mostly in the order of their ids
     if (at == choices_.end() || at->first != output.sequence_id) at = choices_.find(output.sequence_id);
-    if (at != choices_.end()) collect(at->second, &output);
+    if (at != choices_.end()) collect(at->second, std::move(output));
   }
-  if (num_reporting_ > 0) collect_reports();
-  for (Mailbox* mailbox : full_) push(*mailbox);
+  for (Mailbox* mailbox : full_) mailbox->queue->push(mailbox->news);
   full_.clear();
   for (const StepOutput& output : outputs) {
     if (output.finish_reason) forget(output.sequence_id);
   }
 }
 
-// Their events are not merged.
-void EngineLoop::begin_reports() {
-  for (auto& [id, choice] : choices_) {
-    if (!choice.recorder) continue;
-    const GenerationEvent& last = choice.event->event;
-    auto next = std::make_shared<EventQueue::Growing>();
-    next->event = {
-        .request_id = last.request_id, .choice = last.choice, .seed = last.seed, .num_forwards = last.num_forwards};
-    choice.event = std::move(next);
-  }
-}
-
 void EngineLoop::collect_reports() {
   for (auto& [id, choice] : choices_) {
     if (!std::exchange(choice.has_report, false)) continue;
-    choice.event->event.report = choice.recorder->report();
-    if (engine_.has(id)) choice.event->event.num_forwards = engine_.num_forwards(id);
-    collect(choice, nullptr);
+    if (engine_.has(id)) choice.num_forwards = engine_.num_forwards(id);
+    collect(choice, {.num_forwards = choice.num_forwards}, std::make_unique<StepReport>(choice.recorder->report()));
   }
 }
 
-void EngineLoop::collect(Choice& choice, StepOutput* output) {
+void EngineLoop::collect(Choice& choice, StepOutput&& output, std::unique_ptr<StepReport> report) {
   Mailbox& mailbox = *choice.mailbox;
-  if (mailbox.items.empty()) full_.push_back(&mailbox);
-  mailbox.items.push_back({&choice, output});
-}
-
-void EngineLoop::push(Mailbox& mailbox) {
-  EventQueue::Push push(*mailbox.queue);
-  for (const auto& [choice, output] : mailbox.items) {
-    GenerationEvent& event = push.to(choice->event);
-    if (output == nullptr) continue;
-    event.num_forwards = output->num_forwards;
-    event.outputs.push_back(std::move(*output));
-  }
-  mailbox.items.clear();
+  if (mailbox.news.empty()) full_.push_back(&mailbox);
+  choice.num_forwards = output.num_forwards;
+  mailbox.news.push_back({.from = choice.source, .output = std::move(output), .report = std::move(report)});
 }
 
 void EngineLoop::forget(int64_t id) {

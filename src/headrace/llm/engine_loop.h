@@ -66,24 +66,21 @@ class EngineLoop {
   };
   using Command = std::variant<Add, Abort>;
 
-  struct Mailbox;
-  // A request of the engine. Its id is that of its GenerationRequest plus its number.
-  struct Choice {
-    Mailbox* mailbox = nullptr;
-    std::shared_ptr<EventQueue::Growing> event;
-    std::unique_ptr<StepRecorder> recorder;  // null: it reports no steps
-    bool has_report = false;                 // of the step that runs
-  };
-  using Choices = std::map<int64_t, Choice>;  // by id of the engine
   // What one queue gets after a step, collected first so that the queue is locked once.
   struct Mailbox {
-    struct Item {
-      Choice* choice = nullptr;
-      StepOutput* output = nullptr;  // null: a report alone
-    };
     EventQueue* queue = nullptr;  // not owned
-    std::vector<Item> items = {};
+    std::vector<EventQueue::News> news = {};
     int32_t num_choices = 0;
+  };
+  // A request of the engine. Its id is that of its GenerationRequest plus its number.
+  struct Choice {
+    int64_t request_id = 0;
+    int32_t number = 0;
+    int32_t num_forwards = 0;
+    Mailbox* mailbox = nullptr;
+    EventQueue::Source* source = nullptr;    // the queue owns it
+    std::unique_ptr<StepRecorder> recorder;  // null: it reports no steps
+    bool has_report = false;                 // of the step that runs
   };
 
   void post(Command command);
@@ -91,7 +88,8 @@ class EngineLoop {
   void end_turn();
   void run(Add& add);
   void run(Abort& abort);
-  void add_choice(Add& add, int32_t choice);
+  void add_choice(Add& add, int32_t number);
+  void record_steps(Choice& choice);
   void run_step();
   void fail_ended(std::vector<StepOutput>& outputs);  // within a handler of what a step threw
   void note_fault();
@@ -99,16 +97,14 @@ class EngineLoop {
   void publish_stats();
   // Queues events of outputs and reports. Forgets choices that have ended.
   void deliver(std::vector<StepOutput> outputs);
-  void begin_reports();
+  void collect(Choice& choice, StepOutput&& output, std::unique_ptr<StepReport> report = nullptr);
   void collect_reports();
-  void collect(Choice& choice, StepOutput* output);
-  static void push(Mailbox& mailbox);
   void forget(int64_t id);
 
   Engine& engine_;  // not owned
 
   // Of the thread that drives.
-  Choices choices_;
+  std::map<int64_t, Choice> choices_;  // by id of the engine
   std::map<EventQueue*, Mailbox> mailboxes_;
   std::vector<Mailbox*> full_;  // those with items, in order of the first
   int32_t num_reporting_ = 0;   // choices with a recorder

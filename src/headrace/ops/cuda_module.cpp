@@ -36,7 +36,7 @@ void* open_library() {
 }
 
 const CudaModule* open_module() {
-  void* const library = open_library();  // never closed: its runtimes live until the program ends
+  void* const library = open_library();  // never closed: runtimes may live until the program ends
   using Entry = const CudaModule* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library, "headrace_cuda_module"));
   HR_REQUIRE(entry != nullptr, ErrorCode::kNoDevice, "cuda: ", kLibrary, " has no entry headrace_cuda_module");

@@ -2,16 +2,18 @@
 // without CUDA.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "headrace/core/tensor.h"
+#include "headrace/core/device_runtime.h"
 #include "headrace/ops/op_set.h"
 
 namespace headrace {
 
-// A GPU as its driver describes it. A listed GPU may still be unsupported by this build: CudaModule::runtime decides.
+// A GPU as its driver describes it. A listed GPU may still be unsupported by this build: CudaModule::make_runtime
+// decides.
 struct CudaDevice {
   std::string name;
   int64_t total_bytes = 0;
@@ -21,11 +23,10 @@ struct CudaDevice {
 // Entry points of the CUDA library. Its functions throw Error, as those of this library do.
 struct CudaModule {
   int32_t version = 0;  // kCudaModuleVersion of the build of the library
-  // Returns the runtime of a device. There is one per device, shared by all callers and alive until the program ends.
-  // Callable from any thread, but only one thread at a time may use the runtime (see DeviceRuntime). Throws Error
-  // kNoDevice if there is no driver, no such device or no code for its architecture; kOutOfMemory if the device's
-  // memory is full.
-  DeviceRuntime& (*runtime)(int32_t index) = nullptr;
+  // Makes a runtime of a device, with a stream, scratch memory and cached blocks of its own. Callable from any thread,
+  // also while other runtimes of the device are used. Throws Error kNoDevice if there is no driver, no such device or
+  // no code for its architecture; kOutOfMemory if the device's memory is full.
+  std::unique_ptr<DeviceRuntime> (*make_runtime)(int32_t index) = nullptr;
   // Returns a table of kernels for contexts whose stream belongs to a runtime of this module:
   // - "cuda": kernels of the device's architecture where they fit;
   // - "cuda_baseline": kernels that run on any device from sm_80 on;
@@ -34,7 +35,7 @@ struct CudaModule {
   const OpSet& (*ops)(std::string_view name) = nullptr;
   // Returns the devices in the order of their indices; empty if there are none.
   std::vector<CudaDevice> (*devices)() = nullptr;
-  // Returns the free bytes of a device. Creates its CUDA context. Throws as runtime() does.
+  // Returns the free bytes of a device. Creates its CUDA context. Throws as make_runtime() does.
   int64_t (*free_bytes)(int32_t index) = nullptr;
   // Returns the newest CUDA version that the driver supports, 13000 for 13.0; 0 without a driver.
   int32_t (*driver_cuda)() = nullptr;
@@ -43,7 +44,7 @@ struct CudaModule {
 // Names a layout of the structs that the program shares with the library. The list of ops is part of it; raise kLayout
 // with any other change of CudaModule, OpSet, DeviceRuntime or an Args struct.
 constexpr int32_t cuda_module_version(std::string_view ops) {
-  constexpr uint32_t kLayout = 11;
+  constexpr uint32_t kLayout = 12;
   uint32_t hash = kLayout;
   for (const char c : ops) hash = hash * 31 + static_cast<unsigned char>(c);
   return static_cast<int32_t>(hash & 0x7fffffff);

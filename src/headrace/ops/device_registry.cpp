@@ -36,27 +36,30 @@ int32_t num_cuda_devices() {
   }
 }
 
-DeviceRuntime& best_device(const LogCallback& log) {
+// The CPU's runtime belongs to nobody.
+std::shared_ptr<DeviceRuntime> cpu() { return {std::shared_ptr<void>(), &cpu_runtime()}; }
+
+std::shared_ptr<DeviceRuntime> best_device(const LogCallback& log) {
   const int32_t count = num_cuda_devices();
   for (int32_t index = 0; index < count; ++index) {
     try {
-      return cuda_module().runtime(index);
+      return cuda_module().make_runtime(index);
     } catch (const Error& e) {
       if (!is_unusable(e)) throw;
       const std::string next = index + 1 < count ? str("cuda:", index + 1, " is tried next") : "the CPU runs the model";
       if (log) log(LogLevel::kWarning, str("device auto: cuda:", index, " cannot be used, ", next, ": ", e.what()));
     }
   }
-  return cpu_runtime();
+  return cpu();
 }
 
 }  // namespace
 
-DeviceRuntime& open_device(std::string_view name, const LogCallback& log) {
-  if (name == "cpu") return cpu_runtime();
+std::shared_ptr<DeviceRuntime> open_device(std::string_view name, const LogCallback& log) {
+  if (name == "cpu") return cpu();
   if (name == "auto") return best_device(log);
   const int32_t index = index_of(name);
-  return cuda_module().runtime(index);
+  return cuda_module().make_runtime(index);
 }
 
 }  // namespace headrace

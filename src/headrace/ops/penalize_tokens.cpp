@@ -29,7 +29,6 @@ void check(const PenalizeTokensArgs& a) {
   check_dtype("penalize_tokens: penalties", a.penalties, DType::kF32);
   HR_REQUIRE(a.penalties.is_contiguous(), ErrorCode::kInvalidArgument,
              "penalize_tokens: penalties are expected to be dense");
-  if (a.last_ids) check_ids("penalize_tokens: last_ids", a.last_ids, rows);
   if (!a.new_ids) return;
   check_ids("penalize_tokens: new_ids", a.new_ids, a.new_ids.numel());
   check_ids("penalize_tokens: new_texts", a.new_texts, a.new_ids.numel());

@@ -5,9 +5,8 @@
 
 namespace headrace {
 
-// First marks new_ids and last_ids as occurred in their texts. Then, for each token that occurred in the row's text,
-// divides its logit by the penalty if the logit is positive and multiplies it otherwise. Ignores ids outside [0,
-// vocab).
+// First marks new_ids as occurred in their texts. Then, for each token that occurred in the row's text, divides its
+// logit by the penalty if the logit is positive and multiplies it otherwise. Ignores ids outside [0, vocab).
 // Source: Keskar et al. 2019 (CTRL), as in transformers.
 struct PenalizeTokensArgs {
   TensorView logits = {};  // float32 [rows, at least vocab], updated in place
@@ -16,9 +15,7 @@ struct PenalizeTokensArgs {
                          // is set if token i occurred
   // int32 [any number], or null: further tokens that occurred, and the text of each.
   TensorView new_ids = {}, new_texts = {};
-  TensorView last_ids = {};  // int32 [rows], or null: one further token that occurred in each row's text
-  // int32 [rows]: row of `seen`, or -1 to leave the logits unchanged; with last_ids no text occurs twice.
-  TensorView texts = {};
+  TensorView texts = {};      // int32 [rows]: row of `seen`, or -1 to leave the logits unchanged
   TensorView penalties = {};  // float32 [rows], positive
 
   static int64_t words_of(int32_t vocab) { return (int64_t{vocab} + 31) / 32; }

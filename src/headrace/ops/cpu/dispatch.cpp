@@ -13,6 +13,7 @@
 #include "headrace/ops/cpu/sample_tokens.h"
 #include "headrace/ops/cpu/store_kv.h"
 #include "headrace/ops/cpu/token_confidence.h"
+#include "headrace/ops/cpu/top_tokens.h"
 #include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace::cpu {
@@ -109,7 +110,7 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
                              .penalize_tokens = reference::penalize_tokens /* a few words */, \
                              .bias_tokens = reference::bias_tokens,                           \
                              .mask_tokens = reference::mask_tokens,                           \
-                             .top_tokens = reference::top_tokens,                             \
+                             .top_tokens = top_tokens,                                        \
                              .take_tokens = reference::take_tokens,                           \
                              .library_rows = (rows),                                          \
                              .most_conv_width = kMaxConvWidth}

@@ -11,6 +11,7 @@
 
 #include "headrace/core/parallel.h"
 #include "headrace/ops/cpu/distance_bins.h"
+#include "headrace/ops/cpu/top_tokens.h"
 
 namespace headrace::cpu {
 namespace {
@@ -129,19 +130,11 @@ class Groups {
 
 // Returns the first `count` candidates with weights; other candidates' weights are not computed.
 std::vector<Candidate> first_weighted(const Row& row, size_t count) {
-  std::vector<Candidate> kept;  // heap by logit, the last candidate in front
-  for (size_t i = 0; i < row.logits.size(); ++i) {
-    const Candidate next{static_cast<int32_t>(i), static_cast<double>(row.logits[i])};
-    if ((kept.size() == count && !comes_first(next, kept.front())) || !row.holds(i)) continue;
-    if (kept.size() == count) {
-      std::ranges::pop_heap(kept, comes_first);
-      kept.pop_back();
-    }
-    kept.push_back(next);
-    std::ranges::push_heap(kept, comes_first);
+  std::vector<Candidate> first;
+  for (const TokenLogit& token : likeliest_tokens(row.logits, count, row.excluded_id)) {
+    first.push_back({token.id, row.weight(static_cast<size_t>(token.id))});
   }
-  for (Candidate& c : kept) c.weight = row.weight(static_cast<size_t>(c.id));
-  return kept;
+  return first;
 }
 
 // End of the candidates: whole groups, then `members` of group `group`.

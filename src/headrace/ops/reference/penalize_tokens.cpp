@@ -20,7 +20,6 @@ void penalize_tokens(const PenalizeTokensArgs& a, const OpContext&) {
   const int64_t added = a.new_ids ? a.new_ids.numel() : 0, rows = a.logits.dim(0);
   const auto* texts = data<const int32_t>(a.texts);
   for (int64_t i = 0; i < added; ++i) note(a, data<const int32_t>(a.new_texts)[i], data<const int32_t>(a.new_ids)[i]);
-  for (int64_t r = 0; a.last_ids && r < rows; ++r) note(a, texts[r], data<const int32_t>(a.last_ids)[r]);
   for (int64_t r = 0; r < rows; ++r) {
     const float penalty = data<const float>(a.penalties)[r];
     if (texts[r] < 0) continue;

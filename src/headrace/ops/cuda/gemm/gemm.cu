@@ -158,7 +158,7 @@ void gemm_sequence(std::span<const FusedLinearArgs> calls, const OpContext& cont
       continue;
     }
     together.push_back(call);
-    if (fit_one_sequence(together)) continue;
+    if (fit_one_sequence(together, stream_of(context))) continue;
     together.pop_back();
     run_together();
     together.push_back(call);

@@ -8,7 +8,8 @@
 namespace headrace::cuda {
 
 // Identifies kernels by the address of their host function. Attributes are per device: each device of the process has
-// its own KernelAttributes. Thread-safe.
+// its own KernelAttributes, which all its runtimes share, because a runtime that allowed a kernel fewer bytes would
+// undo what another had allowed. Thread-safe.
 class KernelAttributes {
  public:
   // Calls tell() unless an earlier call allowed this kernel as many bytes or more. If tell() throws, nothing is

@@ -18,14 +18,10 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;
 
-DeviceRuntime& runtime(int32_t index) {
-  static std::array<std::unique_ptr<Runtime>, kMaxDevices> runtimes;
-  static std::mutex mutex;
+std::unique_ptr<DeviceRuntime> make_runtime(int32_t index) {
+  static auto& devices = *new std::array<SharedDevice, kMaxDevices>;  // kept: runtimes may be destroyed during exit
   HR_REQUIRE(index >= 0 && index < kMaxDevices, ErrorCode::kNoDevice, "cuda: device ", index, " is not there");
-  const std::lock_guard lock(mutex);
-  auto& one = runtimes[static_cast<size_t>(index)];
-  if (!one) one = std::make_unique<Runtime>(index);
-  return *one;
+  return std::make_unique<Runtime>(index, devices[static_cast<size_t>(index)]);
 }
 
 template <DeviceCap kCap>
@@ -93,7 +89,7 @@ int32_t driver_cuda() {
 }
 
 constexpr CudaModule kModule = {.version = kCudaModuleVersion,
-                                .runtime = runtime,
+                                .make_runtime = make_runtime,
                                 .ops = ops,
                                 .devices = devices,
                                 .free_bytes = free_bytes,

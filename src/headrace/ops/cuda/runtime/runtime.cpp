@@ -48,9 +48,9 @@ class Graph final : public DeviceGraph {
 
 class Mark final : public DeviceEvent {
  public:
-  explicit Mark(const Stream& stream) : stream_(&stream) {
+  Mark(const Stream& stream, unsigned flags) : stream_(&stream) {
     make_current(stream);
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreate");
   }
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
@@ -60,6 +60,11 @@ class Mark final : public DeviceEvent {
     check_cuda(cudaEventRecord(event_, stream_->handle), "marking a place in a stream");
   }
   void wait() override { check_cuda(cudaEventSynchronize(event_), "waiting for the device"); }
+  double seconds_since(const DeviceEvent& earlier) const override {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, dynamic_cast<const Mark&>(earlier).event_, event_), "timing");
+    return static_cast<double>(milliseconds) / 1e3;
+  }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -68,15 +73,18 @@ class Mark final : public DeviceEvent {
 
 }  // namespace
 
-Runtime::Runtime(int32_t index) : index_(index) {
+Runtime::Runtime(SharedDevice& shared) : shared_(shared) {}
+
+// The destructor frees what was made before an error: it runs because the constructor delegated to has ended.
+Runtime::Runtime(int32_t index, SharedDevice& shared) : Runtime(shared) {
   with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
-            [this] { start(); });
+            [&] { start(index); });
   check_pinned(cudaMallocHost(&ring_, kRingBytes), kRingBytes);
 }
 
-void Runtime::start() {
-  const cudaDeviceProp properties = checked_device(index_);
-  stream_.device = index_;
+void Runtime::start(int32_t index) {
+  const cudaDeviceProp properties = checked_device(index);
+  stream_.device = index;
   stream_.num_sms = properties.multiProcessorCount;
   stream_.arch = properties.major * 10 + properties.minor;
   stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
@@ -91,16 +99,27 @@ void Runtime::start() {
   stream_.hand_over = allocate(kHandOverBytes);
   check_cuda(cudaMemsetAsync(stream_.hand_over, 0xff, kHandOverBytes, stream_.handle),
              "clearing the hand-over of GEMM sequences");
-  int mps = 0;
-  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, index_), "asking for MPS");
-  blas_ = std::make_unique<CublasLtPlans>(index_);
-  stream_.blas = blas_.get(), stream_.notes = &notes_;
-  stream_.has_other_processes = mps != 0;
+  blas_ = std::make_unique<CublasLtPlans>(index);
+  stream_.blas = blas_.get(), stream_.notes = &shared_.attributes;
+  stream_.grid_barrier = taken_grid_barrier();
 }
 
+// Of the runtimes of a device the first one that asks has the barrier, until it is destroyed. Others never get it:
+// graphs that they recorded without it stay as they are.
+GridBarrier Runtime::taken_grid_barrier() {
+  int mps = 0;
+  check_cuda(cudaDeviceGetAttribute(&mps, cudaDevAttrMpsEnabled, stream_.device), "asking for MPS");
+  if (shared_.has_grid_barriers.test_and_set()) return GridBarrier::kNone;
+  return mps != 0 ? GridBarrier::kCooperative : GridBarrier::kPlain;
+}
+
+// Ignores errors: behind a fault of a kernel every call fails, and the driver frees the memory with the context.
 Runtime::~Runtime() {
+  if (stream_.handle == nullptr) return;  // nothing was made
+  cudaSetDevice(stream_.device);
+  free_cached();  // waits for the stream
+  if (stream_.grid_barrier != GridBarrier::kNone) shared_.has_grid_barriers.clear();
   blas_.reset();
-  free_cached();
   for (void* block : blocks_.drop_of_graphs()) cudaFree(block);
   cudaFree(stream_.scratch);
   cudaFree(stream_.counters);
@@ -195,7 +214,8 @@ void Runtime::copy_rows_on_device(void* to, const void* from, size_t bytes, size
 
 void Runtime::synchronize() { check_cuda(cudaStreamSynchronize(queue()), "waiting for the device"); }
 
-std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_); }
+std::unique_ptr<DeviceEvent> Runtime::make_event() { return std::make_unique<Mark>(stream_, cudaEventDisableTiming); }
+std::unique_ptr<DeviceEvent> Runtime::make_timed_event() { return std::make_unique<Mark>(stream_, cudaEventDefault); }
 
 std::future<void> Runtime::start_matmul_library() {
   return std::async(std::launch::async, [this] {
@@ -218,6 +238,7 @@ void Runtime::release_shared(void* memory, size_t) noexcept { cudaFreeHost(memor
 
 void Runtime::begin_capture() {
   const std::lock_guard lock(mutex_);
+  // Relaxed: this thread may allocate in between. No mode but kGlobal restricts other threads' calls.
   check_cuda(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeRelaxed), "beginning a capture");
   blocks_.begin_recording();
 }

@@ -12,7 +12,12 @@ namespace headrace::cuda {
 class CublasLtPlans;
 class KernelAttributes;
 
-// One device's stream and the resources that its kernels share. The runtime owns it.
+// How a kernel may run whose CTAs wait for one another, so that all of them must be resident. Two such kernels side by
+// side could each hold a part of the device forever. So one runtime of a process runs them on a device. It launches
+// them as a whole (cooperative launch) where kernels of other processes run beside its own (MPS).
+enum class GridBarrier : uint8_t { kNone, kPlain, kCooperative };
+
+// The stream of a runtime and the resources that its kernels share. The runtime owns it.
 struct Stream {
   cudaStream_t handle = nullptr;
   int device = 0, num_sms = 0, arch = 0;  // arch: 90 for sm_90
@@ -25,9 +30,9 @@ struct Stream {
   static constexpr int64_t kCounters = kStreamCounters;
   // Not owned, never null. Copies of the stream share them.
   CublasLtPlans* blas = nullptr;      // cuBLASLt plans
-  KernelAttributes* notes = nullptr;  // kernel attributes of the device
-  bool has_other_processes = false;   // other processes' kernels may run on the device at the same time (MPS)
-  bool has_few_rows = false;          // of the op that is being launched: entry.h
+  KernelAttributes* notes = nullptr;  // kernel attributes of the device, shared by its runtimes
+  GridBarrier grid_barrier = GridBarrier::kNone;
+  bool has_few_rows = false;  // of the op that is being launched: entry.h
 
   DeviceProperties properties() const {
     return {.arch = arch,

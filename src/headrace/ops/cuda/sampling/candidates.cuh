@@ -41,9 +41,9 @@ struct Found {
   int first;  // index of the first one in a list
 };
 
-// Bitonic sort, ascending. `size` is a power of two. Called by `threads` threads of whole warps, at most size / 2 or
-// 32; the other threads must have exited. A warp works on its own 64 elements as long as possible, without CTA
-// barriers.
+// Bitonic sort, ascending. `size` is a power of two, at least 64. Called by `threads` threads of whole warps, of which
+// size / 2 have work; the other threads must have exited. A warp works on its own 64 elements as long as possible,
+// without CTA barriers. Ends in a barrier.
 __device__ inline void sort(uint64_t* x, int size, int threads) {
   __syncthreads();
   for (int run = 2; run <= size; run *= 2) {

@@ -16,7 +16,7 @@ struct Params {
   int64_t stride, words;  // words per text
   int vocab, added;
   uint32_t* seen;
-  const int32_t *new_ids, *new_texts, *last_ids, *texts;
+  const int32_t *new_ids, *new_texts, *texts;
   const float* penalties;
 };
 
@@ -31,10 +31,7 @@ __global__ void __launch_bounds__(kThreads) penalize(const __grid_constant__ Par
   const int word = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), row = static_cast<int>(blockIdx.y);
   const int text = p.texts[row];
   if (text < 0 || word * 32 >= p.vocab) return;
-  uint32_t& seen = p.seen[text * p.words + word];
-  uint32_t bits = seen;
-  const int last = p.last_ids == nullptr ? -1 : p.last_ids[row];
-  if (last >= 0 && last < p.vocab && last / 32 == word) bits |= 1u << last % 32, seen = bits;
+  uint32_t bits = p.seen[text * p.words + word];
   const float penalty = p.penalties[row];
   float* logits = p.logits + row * p.stride + word * 32;
   for (; bits != 0; bits &= bits - 1) {
@@ -59,7 +56,6 @@ void penalize_tokens(const PenalizeTokensArgs& a, const OpContext& context) {
                  .seen = static_cast<uint32_t*>(a.seen.data()),
                  .new_ids = static_cast<const int32_t*>(a.new_ids.data()),
                  .new_texts = static_cast<const int32_t*>(a.new_texts.data()),
-                 .last_ids = static_cast<const int32_t*>(a.last_ids.data()),
                  .texts = static_cast<const int32_t*>(a.texts.data()),
                  .penalties = static_cast<const float*>(a.penalties.data())};
   const auto blocks = [](int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); };

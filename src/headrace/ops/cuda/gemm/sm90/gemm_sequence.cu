@@ -308,7 +308,8 @@ GemmSequencePlan plan_of(std::span<const FusedLinearArgs> calls) {
 
 }  // namespace
 
-bool fit_one_sequence(std::span<const FusedLinearArgs> calls) {
+bool fit_one_sequence(std::span<const FusedLinearArgs> calls, const Stream& stream) {
+  if (calls.size() > 1 && stream.grid_barrier == GridBarrier::kNone) return false;
   return calls.size() <= kMostSequenceSteps && calls.back().x.dim(0) == calls[0].x.dim(0) &&
          calls.back().x.dtype() == calls[0].x.dtype() && plan_of(calls).slots > 0;
 }
@@ -331,11 +332,12 @@ void run_gemm_sequence(std::span<const FusedLinearArgs> calls, const Stream& str
   }
   void (*const kernel)(Params) =
       calls[0].x.dtype() == DType::kBF16 ? gemm_sequence_kernel<__nv_bfloat16> : gemm_sequence_kernel<__half>;
-  // CTAs that wait at a grid barrier must all be resident. They are: a process has one stream per device (module.cpp),
-  // and work queued before a sequence ends by itself. Work queued after it begins only when all of its CTAs have called
-  // pdl_launch_dependents(). Beside another process two sequences could each hold a part of the device forever. There
-  // the launch is cooperative, which takes 2 us longer after a kernel that leaves some SMs free.
-  const bool as_a_whole = p.steps.num_steps > 1 && stream.has_other_processes;
+  // CTAs that wait at a grid barrier must all be resident. They are: one stream of a process has the device's grid
+  // barrier, and what else runs on the device ends by itself: work of other streams, and work queued before a sequence.
+  // Work queued after it begins only when all of its CTAs have called pdl_launch_dependents(). Beside another process
+  // two sequences could each hold a part of the device forever. There the launch is cooperative, which takes 2 us
+  // longer after a kernel that leaves some SMs free.
+  const bool as_a_whole = p.steps.num_steps > 1 && stream.grid_barrier == GridBarrier::kCooperative;
   launch_pdl(stream, kernel, dim3(static_cast<unsigned>(stream.num_sms)), dim3(kThreads),
              static_cast<size_t>(p.steps.plan.shared_bytes()), p, "gemm_sequence",
              {.runs = as_a_whole ? GridRuns::kAtOnce : GridRuns::kInAnyOrder});

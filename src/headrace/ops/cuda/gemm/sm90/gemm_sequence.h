@@ -10,7 +10,8 @@ namespace headrace::cuda {
 
 // Returns true if one kernel can run `calls`, each of which choose_gemm() gives to the sequence and all but the last of
 // which fit: at most kMostSequenceSteps with one M and one dtype, whose parts of shared memory fit beside each other.
-bool fit_one_sequence(std::span<const FusedLinearArgs> calls);
+// On a stream without a grid barrier only one call fits.
+bool fit_one_sequence(std::span<const FusedLinearArgs> calls, const Stream& stream);
 // Runs `calls`, one or more that fit, as one kernel. A call may read what the calls before it write, and may overwrite
 // what they read. Throws kCuda.
 void run_gemm_sequence(std::span<const FusedLinearArgs> calls, const Stream& stream);
