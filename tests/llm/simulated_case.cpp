@@ -33,10 +33,9 @@ SamplingParams draw_params(Random& random) {
   }
   p.seed = random.next() % 1000;  // absent, it is drawn
   p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
-  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
+  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored});
   p.top_logprobs = pick(random, {0, 0, 0, 1, 5, FakeText::kVocab + 1});
   if (one_in(random, 6)) p.prompt_logprobs = pick(random, {0, 1, 3});
-  if (p.end_of_text == EndOfText::kBanned) p.end_of_text = EndOfText::kIgnored;  // XXX
   for (int32_t i = pick(random, {0, 0, 0, 1, 4}); i > 0; --i) p.stop_token_ids.push_back(draw_token(random));
   return p;
 }
@@ -97,7 +96,7 @@ void draw_diffusion(Random& random, Case& c) {
   c.diffusion->attention = blocks ? DiffusionInfo::Attention::kBlockCausal : DiffusionInfo::Attention::kFull;
   c.diffusion->threshold = pick(random, {0.1f, 0.2f, 0.9f});
   if (blocks || config.strategy == "d2f") config.decoding.num_blocks = between(random, 1, 3);
-  config.runner.page_size = std::max(config.runner.page_size, 16);  // XXX
+  config.runner.page_size = std::max(config.runner.page_size, 16);  // the last block ends in the context's last page
   config.runner.max_tokens = blocks ? between(random, 8 * config.decoding.num_blocks + 1, 100) : 400;
 }
 
