@@ -136,15 +136,6 @@ class Simulation {
       require(step_ < kMostSteps, "not over after ", kMostSteps, " steps");
       take_arrivals(busy);
       arm_faults();
-      if (getenv("SIM_TRACE")) {
-        fprintf(stderr, "step %d\n", step_);
-        engine_.observe([](StepMoment m, const Sequence& q, const StepPlan& p) {
-          fprintf(stderr, "  %s id %ld prompt %d tokens %d cached %d final %d prefill %d tree %d computed %d reused %d rows %d stored_end %d begun %d pages",
-            m == StepMoment::kPlanned ? "plan" : "commit", (long)q.id, q.prompt_len, q.num_tokens(), q.num_cached, q.num_final, q.prefill_len, q.num_tree_pages, q.num_computed_pages, q.num_reused, p.num_rows(), p.stored_end(q.num_cached), q.begun);
-          for (int32_t page : q.pages) fprintf(stderr, " %d", page);
-          fprintf(stderr, "\n");
-        });
-      }
       busy = loop_.run_once();
       engine_.scheduler().audit();
       check_stats();
@@ -218,7 +209,6 @@ class Simulation {
       live.expected = answer_of(case_, a, prompt, params);
       live.constraint = constraint;
       if (a.throws != Arrival::Throws::kNever) strategy_faults_[live.id()] = {a.throws, a.throws_at};
-      if (getenv("SIM_TRACE")) { fprintf(stderr, "  submit id %ld arrival %zu throws %d at %d max_tokens %d salt %s prompt", (long)live.id(), i, (int)a.throws, a.throws_at, a.params.max_tokens, a.salt.c_str()); for (int t : prompt) fprintf(stderr, " %d", t); fprintf(stderr, "\n"); }
       lives_.push_back(std::move(live));
     }
   }
@@ -334,10 +324,9 @@ class Simulation {
       const Arrival& a = case_.arrivals[live.arrival];
       if (live.ended || live.given_up) continue;
       if (a.preempted_at && live.tokens.size() >= *a.preempted_at && !live.preempted)
-        { live.preempted = engine_.preempt(live.id()); if (getenv("SIM_TRACE")) fprintf(stderr, "  preempt id %ld %d\n", (long)live.id(), live.preempted); }
+        live.preempted = engine_.preempt(live.id());
       const bool enough = a.given_up_at && live.tokens.size() >= *a.given_up_at;
       const bool long_enough = a.given_up_after && step_ >= live.came_at + *a.given_up_after;
-      if ((enough || long_enough) && getenv("SIM_TRACE")) fprintf(stderr, "  abort id %ld\n", (long)live.id());
       if (enough || long_enough) give_up(live, a);
     }
   }
@@ -363,8 +352,8 @@ class Simulation {
     require(stats.free_pages == stats.num_pages && stats.num_pages == case_.config.runner.num_pages, stats.free_pages,
             " pages are free of ", stats.num_pages);
     const int32_t states = case_.states == FakeText::States::kRecurrent ? case_.config.runner.num_states : 0;
-    require(stats.free_states == states && (states == 0 || stats.num_states == states), stats.free_states, " states are free of ",
-            stats.num_states, ", expected ", states);
+    require(stats.free_states == states && (states == 0 || stats.num_states == states), stats.free_states,
+            " states are free of ", stats.num_states, ", expected ", states);
     require(stats.tokens == num_tokens_ && stats.tokens <= stats.rows, "the statistics have ", stats.tokens,
             " tokens of ", stats.rows, " rows, consumers ", num_tokens_, " tokens");
     loop_.close();
@@ -414,7 +403,6 @@ std::string smallest_wrong(Case c, bench::FakeDevice* device, std::string wrong)
   for (size_t i = 0; i < c.arrivals.size(); ++i) {
     if (!c.arrivals[i].left_out) left += (left.empty() ? "" : ", ") + std::to_string(i);
   }
-  if (getenv("SIM_LAST")) { setenv("SIM_TRACE", "1", 1); wrong_with(c, device); }
   return str(wrong, "\nwith the requests ", left, " alone");
 }
 
