@@ -2,7 +2,6 @@
 // wait for room, are preempted and given up, and strategies that are asked for all that they read. Each answer is what
 // the request is told alone, to the bit of its probabilities.
 #include <algorithm>
-#include <initializer_list>
 #include <limits>
 #include <map>
 
@@ -55,15 +54,6 @@ struct Answer {
   std::vector<SampledToken> tokens;
   std::optional<FinishReason> reason;
 };
-
-template <class T>
-T pick(Random& random, std::initializer_list<T> values) {
-  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
-}
-
-int32_t between(Random& random, int32_t first, int32_t last) {
-  return first + static_cast<int32_t>(random.below(int64_t{last} - first + 1));
-}
 
 bool is_causal(const Pair& pair) { return pair.strategy == "autoregressive"; }
 

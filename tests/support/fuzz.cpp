@@ -69,11 +69,11 @@ FuzzArguments fuzz_arguments(int argc, char** argv) {
     const auto seed = [&] { return whole_number<uint64_t>(name, value); };
     if (name == "--backend")
       a.backend = value;
-    else if (name == "--seed")
+    else if (name == "--seed" || name == "--first-seed")
       a.seed = seed();
     else if (name == "--case")
       a.seed = seed(), a.cases = 1;
-    else if (name == "--cases")
+    else if (name == "--cases" || name == "--seeds")
       a.cases = whole_number<int64_t>(name, value);
     else if (name == "--seconds")
       a.seconds = number(name, value);

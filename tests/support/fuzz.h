@@ -17,7 +17,8 @@ struct FuzzArguments {
   double watchdog_s = 120;  // a case that takes longer counts as a failure
 };
 
-// From a command line, as kFuzzUsage says. Error kInvalidArgument for another one.
+// From a command line, as kFuzzUsage says; --first-seed and --seeds are --seed and --cases. Error kInvalidArgument for
+// another one.
 FuzzArguments fuzz_arguments(int argc, char** argv);
 inline constexpr std::string_view kFuzzUsage =
     "[--backend NAME] [--seed N] [--cases N | --seconds S | --case SEED] [--products P] [--watchdog S]";

@@ -23,6 +23,12 @@ double Random::normal() {
 
 int64_t Random::below(int64_t n) { return static_cast<int64_t>(next() % static_cast<uint64_t>(n)); }
 
+int32_t between(Random& random, int32_t first, int32_t last) {
+  return first + static_cast<int32_t>(random.below(int64_t{last} - first + 1));
+}
+
+bool one_in(Random& random, int64_t n) { return random.below(n) == 0; }
+
 Tensor random_tensor(Random& random, DType dtype, const Shape& shape, double scale) {
   Tensor tensor(dtype, shape);
   for (int64_t i = 0; i < tensor.numel(); ++i) set_element(tensor, i, random.normal() * scale);

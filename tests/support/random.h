@@ -1,5 +1,7 @@
 // Deterministic random tensors: the same seed gives the same values on every machine and standard library.
 #pragma once
+#include <initializer_list>
+
 #include "headrace/core/tensor.h"
 
 namespace headrace::testing_support {
@@ -16,6 +18,13 @@ class Random {
  private:
   uint64_t state_;
 };
+
+template <class T>
+T pick(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
+}
+int32_t between(Random& random, int32_t first, int32_t last);  // both may come
+bool one_in(Random& random, int64_t n);                        // true once in n times
 
 // N(0, scale^2), rounded to `dtype`.
 Tensor random_tensor(Random& random, DType dtype, const Shape& shape, double scale = 1);
