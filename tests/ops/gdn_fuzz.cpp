@@ -25,11 +25,6 @@ struct Drawn {
   std::vector<int32_t> cuts;  // sizes of calls that the same tokens are run in
 };
 
-template <class T>
-T pick(Random& random, std::initializer_list<T> values) {
-  return values.begin()[random.below(static_cast<int64_t>(values.size()))];
-}
-
 // Tokens of a request: around whole chunks, and around where another kernel takes over.
 int32_t length(Random& random, int32_t most) {
   const int32_t chunks = static_cast<int32_t>(1 + random.below(std::max(1, most / kGDNChunk))) * kGDNChunk;
