@@ -10,8 +10,10 @@ void choose_token_0(const TokenConfidenceArgs& args, const OpContext& /*context*
   for (const TensorView& out : {args.best, args.stats}) std::memset(out.data(), 0, static_cast<size_t>(out.bytes()));
 }
 
+void keep_ids(const TakeTokensArgs& /*args*/, const OpContext& /*context*/) {}  // the model reads none
+
 const OpSet& empty_kernels() {
-  static constexpr OpSet kKernels = {.name = "empty", .token_confidence = choose_token_0};
+  static constexpr OpSet kKernels = {.name = "empty", .token_confidence = choose_token_0, .take_tokens = keep_ids};
   return kKernels;
 }
 

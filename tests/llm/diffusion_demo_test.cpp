@@ -26,24 +26,14 @@ LLMOptions options(const std::string& strategy) {
   return {.dtype = DType::kF32, .context = {.threads = 2}, .max_model_len = 1024, .strategy = strategy};
 }
 
-Completion complete(LLM& llm, const std::string& prompt, const SamplingParams& params) {
-  return llm.generate(prompt, params, [](std::string_view, const Completion&) { return StreamAction::kContinue; });
+Completion complete(LLM& llm, const std::string& prompt, const SamplingParams& params,
+                    const LLM::OnStep& on_step = {}) {
+  return llm.generate(
+      prompt, params, [](std::string_view, const Completion&) { return StreamAction::kContinue; }, on_step);
 }
 
 // Which positions got which tokens in each step that decided any.
 using Kept = std::vector<std::map<int32_t, int32_t>>;
-
-void record_kept(Engine& engine, Kept& kept, int32_t mask_id) {
-  engine.observe([&kept, mask_id](StepMoment moment, const Sequence& s, const StepPlan& plan) {
-    if (moment == StepMoment::kPlanned) return;
-    std::map<int32_t, int32_t> now;
-    for (const SampleRow& row : plan.sample) {
-      const int32_t id = s.tokens[static_cast<size_t>(row.position)];
-      if (id != mask_id) now[row.position] = id;
-    }
-    if (!now.empty()) kept.push_back(std::move(now));
-  });
-}
 
 Kept kept_of(const JsonValue& entry) {
   Kept kept;
@@ -77,9 +67,13 @@ TEST(FairyDiffusion, GreedyBlocksEqualTheReferenceLoopStepByStep) {
     SamplingParams params{.max_tokens = static_cast<int32_t>(want.size()), .temperature = 0};
     params.decoding.threshold = static_cast<float>(golden.at("threshold").as_float());
     Kept kept;
-    record_kept(llm.engine(), kept, *llm.model_info().diffusion->mask_token_id);
+    const auto on_step = [&kept](const StepReport& report) {
+      std::map<int32_t, int32_t> now;
+      for (const StepReport::Token& token : report.decided) now[token.position] = token.id;
+      if (!now.empty()) kept.push_back(std::move(now));
+    };
     const EngineCounters before = llm.engine().counters();
-    const Completion c = complete(llm, entry.at("prompt").as_string(), params);
+    const Completion c = complete(llm, entry.at("prompt").as_string(), params, on_step);
     EXPECT_EQ(std::vector<int64_t>(c.prompt_ids.begin(), c.prompt_ids.end()), prompt);
     EXPECT_EQ(std::vector<int64_t>(c.ids.begin(), c.ids.end()), want) << entry.at("prompt").as_string();
     EXPECT_EQ(kept, kept_of(entry)) << entry.at("prompt").as_string();

@@ -352,8 +352,8 @@ class Simulation {
     require(stats.free_pages == stats.num_pages && stats.num_pages == case_.config.runner.num_pages, stats.free_pages,
             " pages are free of ", stats.num_pages);
     const int32_t states = case_.states == FakeText::States::kRecurrent ? case_.config.runner.num_states : 0;
-    require(stats.free_states == states && (states == 0 || stats.num_states == states), stats.free_states,
-            " states are free of ", stats.num_states, ", expected ", states);
+    require(stats.free_states == states && stats.num_states == states, stats.free_states, " states are free of ",
+            stats.num_states, ", expected ", states);
     require(stats.tokens == num_tokens_ && stats.tokens <= stats.rows, "the statistics have ", stats.tokens,
             " tokens of ", stats.rows, " rows, consumers ", num_tokens_, " tokens");
     loop_.close();

@@ -1,6 +1,7 @@
 #include "llm/simulated_case.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "support/random.h"
 
@@ -33,7 +34,12 @@ SamplingParams draw_params(Random& random) {
   }
   p.seed = random.next() % 1000;  // absent, it is drawn
   p.repetition_penalty = pick(random, {1.0f, 1.0f, 1.0f, 1.2f, 0.8f});
-  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored});
+  p.end_of_text = pick(random, {EndOfText::kStops, EndOfText::kStops, EndOfText::kIgnored, EndOfText::kBanned});
+  if (one_in(random, 4)) p.min_tokens = between(random, 1, p.max_tokens);
+  p.presence_penalty = pick(random, {0.0f, 0.0f, 0.0f, 0.5f, -0.25f});  // exact in float32, as their multiples are
+  p.frequency_penalty = pick(random, {0.0f, 0.0f, 0.0f, 0.25f, -0.5f});
+  for (int32_t id = 4 + pick(random, {1000, 1000, 0, 1, 2}); id < FakeText::kVocab; id += 3)
+    p.logit_bias.push_back({id, pick(random, {-std::numeric_limits<float>::infinity(), -2.0f, 0.5f, 3.0f})});
   p.top_logprobs = pick(random, {0, 0, 0, 1, 5, FakeText::kVocab + 1});
   if (one_in(random, 6)) p.prompt_logprobs = pick(random, {0, 1, 3});
   for (int32_t i = pick(random, {0, 0, 0, 1, 4}); i > 0; --i) p.stop_token_ids.push_back(draw_token(random));
@@ -50,6 +56,10 @@ Arrival draw_arrival(Random& random, int32_t most_prompt, size_t earlier) {
   if (one_in(random, 8)) a.given_up_after = between(random, 0, 12);
   a.gives_up_all = one_in(random, 2);
   if (one_in(random, 3)) a.preempted_at = static_cast<size_t>(between(random, 0, 12));
+  if (a.n == 1 && one_in(random, 6)) {
+    a.constraint_salt = random.next();
+    if (one_in(random, 4)) a.constraint_throws_at = between(random, 0, 6);
+  }
   if (one_in(random, 12)) {
     a.throws = pick(random, {Arrival::Throws::kInPlan, Arrival::Throws::kInCommit});
     a.throws_at = between(random, 0, 12);
@@ -96,15 +106,21 @@ void draw_diffusion(Random& random, Case& c) {
   c.diffusion->attention = blocks ? DiffusionInfo::Attention::kBlockCausal : DiffusionInfo::Attention::kFull;
   c.diffusion->threshold = pick(random, {0.1f, 0.2f, 0.9f});
   if (blocks || config.strategy == "d2f") config.decoding.num_blocks = between(random, 1, 3);
-  config.runner.page_size = std::max(config.runner.page_size, 16);  // the last block ends in the context's last page
   config.runner.max_tokens = blocks ? between(random, 8 * config.decoding.num_blocks + 1, 100) : 400;
+}
+
+// Its strategies decide several tokens in a pass.
+void keep_what_diffusion_reads(Arrival& a) {
+  a.params.top_logprobs = a.params.min_tokens = 0;
+  a.params.presence_penalty = a.params.frequency_penalty = 0;
+  a.params.prompt_logprobs.reset(), a.params.logit_bias.clear(), a.constraint_salt.reset();
 }
 
 void draw_arrivals(Random& random, Case& c) {
   int32_t step = 0;
   for (int32_t i = pick(random, {between(random, 1, 4), between(random, 4, 12)}); i > 0; --i) {
     Arrival a = draw_arrival(random, c.config.max_context_len / 2, c.arrivals.size());
-    if (c.diffusion) a.params.top_logprobs = 0, a.params.prompt_logprobs.reset();
+    if (c.diffusion) keep_what_diffusion_reads(a);
     a.step = step;
     a.queue = static_cast<size_t>(random.below(std::ssize(c.consumers)));
     c.arrivals.push_back(std::move(a));

@@ -330,7 +330,7 @@ TEST_F(GemmSequence, HasTheSameBitsHoweverItIsCut) {
 
 // One of a device's runtimes has the grid barrier and runs a sequence as one kernel; another runs it call by call. Both
 // at once, neither waits for the other, and their bits are the same.
-TEST_F(GemmSequence, TwoRuntimesOfADeviceRunSequencesAtOnce) {
+TEST_F(GemmSequence, TwoRuntimesOnADeviceRunSequencesAtOnce) {
   constexpr int kTimes = 400, kQueued = 40;
   const std::unique_ptr<DeviceRuntime> other = cuda_module().make_runtime(0);
   const auto repeated = [this](DeviceRuntime& device, const OpContext& there, const Layer& layer) {

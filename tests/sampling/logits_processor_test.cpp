@@ -235,7 +235,7 @@ TEST(ProcessedLogitsOfADevice, AreThoseOfTheDefinition) {
   expect_the_same_on(fake, fake.ops());
 }
 
-TEST(ProcessedLogitsOfAGpu, AreThoseOfTheDefinition) {
+TEST(ProcessedLogitsOnDevice, AreThoseOfTheDefinition) {
   if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   expect_the_same_on(gpu(), cuda_module().ops("cuda"));
 }

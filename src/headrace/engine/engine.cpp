@@ -254,27 +254,27 @@ bool Engine::split_step() {
   std::vector<ScheduledStep> steps = std::move(in_flight_.front().steps);
   drain();
   in_step_.clear();
-  std::erase_if(steps, [](const ScheduledStep& step) { return step.sequence == nullptr; });
-  std::vector<int64_t> ids;
   int32_t rows = 0;
-  for (const ScheduledStep& step : steps) {
-    ids.push_back(step.sequence->id);
-    rows += step.plan.num_rows();
-  }
+  for (const ScheduledStep& step : steps) rows += step.plan.num_rows();
+  const auto num_lost = std::erase_if(steps, [](const ScheduledStep& step) { return step.sequence == nullptr; });
+  std::vector<int64_t> ids;
+  for (const ScheduledStep& step : steps) ids.push_back(step.sequence->id);
   if (model_.info().num_gdn_layers > 0) {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) scheduler_.preempt(*step->sequence);
   }
-  retry_apart(ids, rows);
+  retry_apart(ids, rows, num_lost > 0 ? WasAlone::kNo : WasAlone::kUnlessOthers);
   return true;
 }
 
 // A request that runs out of memory alone gets smaller steps, or ends. If none does, all get smaller steps.
-void Engine::retry_apart(const std::vector<int64_t>& ids, int32_t rows) {
+// Beside requests that have ended since the step was planned, it was not alone.
+void Engine::retry_apart(const std::vector<int64_t>& ids, int32_t rows, WasAlone was_alone) {
   if (retries_.empty()) {
     rows_of_failed_step_ = rows;
   } else {
     retries_.pop_front();
   }
+  if (was_alone == WasAlone::kNo) return retries_.push_front(ids);
   if (ids.size() > 1) {
     const auto half = ids.begin() + std::ssize(ids) / 2;
     retries_.emplace_front(half, ids.end());

@@ -152,7 +152,8 @@ class Engine {
   // Plans to run the requests of the step in flight, which ran out of memory, in smaller steps. One that does so alone
   // ends. False if they cannot run again.
   bool split_step();
-  void retry_apart(const std::vector<int64_t>& ids, int32_t rows);
+  enum class WasAlone : uint8_t { kNo, kUnlessOthers };
+  void retry_apart(const std::vector<int64_t>& ids, int32_t rows, WasAlone was_alone);
   void end_retry();  // a step has run, or none could be planned
   // Within a handler of an exception that concerns this request alone: ends it with an output that holds the exception.
   // Rethrows Error kCuda, which concerns all.

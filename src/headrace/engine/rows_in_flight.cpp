@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -41,6 +42,7 @@ void RowsInFlight::make_room(int64_t words, int64_t rows) {
 }
 
 void RowsInFlight::begin(int64_t rows, std::span<const LogprobRow> logprobs) {
+  if (std::exchange(is_sent_, false)) arrived_->wait();  // receive() threw: the copy may still come
   asked_.assign(logprobs.begin(), logprobs.end());
   const int64_t num_scored = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.token >= 0; }),
                 num_topped = std::ranges::count_if(asked_, [](const LogprobRow&one) { return one.count > 0; });
@@ -67,6 +69,7 @@ void RowsInFlight::send(const TensorView& tokens) {
   tokens_ = tokens;
   runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
   arrived_->set();
+  is_sent_ = true;
 }
 
 const char* RowsInFlight::on_host(const TensorView& there) const {
@@ -95,6 +98,7 @@ std::vector<RowLogprobs> RowsInFlight::logprobs(const ChosenRows& rows) const {
 
 ChosenRows RowsInFlight::receive() {
   arrived_->wait();
+  is_sent_ = false;
   ChosenRows rows{Tensor(DType::kI32, {rows_}), Tensor(DType::kF32, {rows_, 4}), Tensor(DType::kI32, {rows_}),
                   Tensor(DType::kF32, {rows_})};
   const auto* from = static_cast<const char*>(host_);

@@ -32,8 +32,8 @@ class RowsInFlight {
   ~RowsInFlight();
 
   LogitChanges changes;  // of the rows, before tokens are sampled: listed before begin()
-  // Prepares the tensors below for `rows` rows; they are valid until the next begin(). Results sent before must have
-  // been received. Error kOutOfMemory.
+  // Prepares the tensors below for `rows` rows; they are valid until the next begin(). Waits for results that were sent
+  // and not received. Error kOutOfMemory, kCuda.
   void begin(int64_t rows, std::span<const LogprobRow> logprobs);
   // Outputs of token_confidence and sample_tokens on the device (TokenConfidenceArgs, SampleTokensArgs). model_stats:
   // `stats` before the change, of changes.changed_rows() alone.
@@ -64,6 +64,7 @@ class RowsInFlight {
   std::vector<LogprobRow> asked_;
   int64_t capacity_ = 0, rows_ = 0;  // capacity_: words of memory_
   int64_t words_ = 0;                // of this step
+  bool is_sent_ = false;             // and not received
   void* host_ = nullptr;             // pinned copy of memory_
 };
 

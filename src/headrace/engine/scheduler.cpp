@@ -68,11 +68,14 @@ void Scheduler::add(Sequence& s) {
   waiting_.push_back(&s);
 }
 
+// The masks of a block may reach behind the context, where nothing is stored.
+int32_t Scheduler::tokens_to_hold(const Sequence& s) const { return std::min(s.num_tokens(), config_.max_context_len); }
+
 bool Scheduler::admit(Sequence& s) {
   if (table_.available_size() == 0) return false;
   if (states_.any() && !states_.any_free()) return false;
   // Cheap check before texts are compared.
-  const int32_t all = pages_.pages_for(s.num_tokens());
+  const int32_t all = pages_.pages_for(tokens_to_hold(s));
   // A preempted one would soon lose its pages again if the others needed theirs.
   const auto reserve = static_cast<int32_t>(s.num_preempted > 0 ? running_.size() : 0);
   if (all + reserve - pages_.most_shared(s) > pages_.num_available()) return false;
@@ -116,7 +119,7 @@ bool Scheduler::begin(Sequence& s) {
   if (s.begun) return true;
   const bool has_state = states_.any() && !s.pages.empty();  // it only waits for pages
   if (!has_state && !catch_up(s)) return false;
-  if (!make_room(s, s.num_tokens())) return false;
+  if (!make_room(s, tokens_to_hold(s))) return false;
   pages_.announce(s);
   s.begun = true;
   return true;

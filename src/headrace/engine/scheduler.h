@@ -71,13 +71,15 @@ class Scheduler {
   bool any_held_back() const;  // one waits for what another one computes, or for pages
   bool idle() const { return waiting_.empty() && running_.empty(); }
   const ReqToTokenPool& table() const { return table_; }
-  int32_t free_pages() const { return pages_.num_available(); }    // with evictable pages of the prefix cache
+  int32_t free_pages() const { return pages_.num_available(); }  // with evictable pages of the prefix cache
+  int32_t num_states() const { return config_.num_states; }
   int32_t free_states() const { return states_.num_available(); }  // with evictable states of the prefix cache
   int64_t num_preempted() const { return num_preempted_; }
   // Throws kInternal unless each page and state is exactly one of free, cached and leased.
   void audit() const;
 
  private:
+  int32_t tokens_to_hold(const Sequence& sequence) const;
   bool admit(Sequence& sequence);
   void admit_waiting();  // in order of arrival, until one does not fit
   // Shares what is computed of a sequence that has not begun. Returns true if it can begin: nobody else computes text

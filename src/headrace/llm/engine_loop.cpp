@@ -209,7 +209,7 @@ void EngineLoop::publish_stats() {
             .free_pages = scheduler.free_pages(),
             .num_pages = pools.num_pages,
             .free_states = scheduler.free_states(),
-            .num_states = pools.num_states,
+            .num_states = scheduler.num_states(),
             .heartbeat = stats_.heartbeat};
 }
 
