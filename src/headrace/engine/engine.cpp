@@ -233,18 +233,28 @@ void Engine::fail_alone(int64_t id) {
 // Earlier steps may have stored the cause of the failure, such as NaN, so nobody takes over what it has stored.
 void Engine::fail(int64_t id) { end(id, PageTable::Keeps::kNo); }
 
+// Outputs of requests that ended before a step threw are returned first.
 std::vector<StepOutput> Engine::step() {
   ended_misses_.clear();
-  return run_step_or_fail([this] {
-    for (;;) {
-      try {
-        return run_step();
-      } catch (...) {
-        const Error e = handled_error();
-        if (e.code() != ErrorCode::kOutOfMemory || !split_step()) throw;
-      }
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  try {
+    return run_step_or_fail([this] { return run_step_in_parts(); });
+  } catch (...) {
+    if (outputs_.empty()) throw;
+    thrown_ = std::current_exception();
+    return std::exchange(outputs_, {});
+  }
+}
+
+std::vector<StepOutput> Engine::run_step_in_parts() {
+  for (;;) {
+    try {
+      return run_step();
+    } catch (...) {
+      const Error e = handled_error();
+      if (e.code() != ErrorCode::kOutOfMemory || !split_step()) throw;
     }
-  });
+  }
 }
 
 // Nothing of the step is committed, and running it again stores the same K and V. Recurrent states alone may have been

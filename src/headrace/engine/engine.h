@@ -107,7 +107,7 @@ class Engine {
   // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs, and once
   // the step behind its last one has begun.
   std::optional<PrefixMiss> why_miss(int64_t id) const;
-  bool idle() const { return scheduler_.idle() && warm_up_.empty(); }
+  bool idle() const { return scheduler_.idle() && warm_up_.empty() && !thrown_; }
 
   // Runs one step: schedule, build, run, sample, commit. Returns the tokens that became final; a warm-up step returns
   // none. With asynchronous scheduling the next step is already running when this returns.
@@ -115,7 +115,8 @@ class Engine {
   // kError ends it and says why. The others of the step get their tokens.
   // If the step itself throws, it first ends the requests in it, whose states may be half updated. If nothing but the
   // reading of its tokens fails, those of the step behind it, which is running, end too. The caller fails every request
-  // for which has() is now false. The others continue with the next step.
+  // for which has() is now false. The others continue with the next step. If other requests ended in the call before
+  // it threw, their outputs are returned, and the next call throws.
   // The prefix cache takes no text of a failed request.
   // Error kCuda is final: the engine drops every request, and add(), step() and score() throw the same error from then
   // on. A server should fail all requests and restart its process.
@@ -167,6 +168,7 @@ class Engine {
   // As above. If requests cannot be planned, ends these and returns nothing; the others are unchanged.
   std::optional<std::vector<ScheduledStep>> try_next_steps(Scheduler::Preempts preempts);
   std::vector<StepOutput> run_step();
+  std::vector<StepOutput> run_step_in_parts();  // if it runs out of memory
 
   // A step from its plan to its commit, in the order of its rows. The sequence of a request that has ended is null.
   struct InFlightStep {
@@ -243,6 +245,7 @@ class Engine {
   int32_t rows_of_failed_step_ = 0;                    // 0: a request was found that ran out of memory alone
   std::vector<int64_t> in_step_;                       // ids of the requests that run_step_or_fail() runs
   std::vector<StepOutput> outputs_;                    // of the step that runs
+  std::exception_ptr thrown_ = nullptr;                // by a step whose outputs were returned: the next call throws it
   std::deque<InFlightStep> in_flight_;                 // at most two, oldest first
   std::chrono::steady_clock::time_point launched_at_;  // of the step that runs, while steps are timed
   std::vector<int64_t> to_preempt_;                    // before the next step that is planned with nothing in flight
