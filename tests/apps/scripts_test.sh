@@ -96,7 +96,7 @@ check "no sanitizer" 1 "$(gpu_check --sanitize "$work/build" | grep -c "^2 gpu_c
 # A whole run.
 python=$(python3 -c 'import sys; print(sys.executable)' 2>/dev/null) || { echo "skipped: the table (no python3 here)"; [[ $failures -eq 0 ]]; exit; }
 program "$work/tools/python3" <<<$'#!/bin/bash\n[[ "$1" == -c ]] && exit 1  # no torch\n[[ "$1" == *random_checkpoint.py ]] && exec mkdir "$3"\nexec '"$python"$' "$@"'
-for test in cuda_fault_test cuda_devices_test attention_test attention_step_test swiglu_gemm_test small_m_gemm_test gemm_sequence_test paged_attention_test gdn_test dense_test \
+for test in cuda_fault_test cuda_devices_test two_engines_test attention_test attention_step_test swiglu_gemm_test small_m_gemm_test gemm_sequence_test paged_attention_test gdn_test dense_test \
             token_confidence_test fused_linear_test attention_conformance model_golden_test diffusion_golden_test \
             decoding_golden_test refining_golden_test diffusion_defects_test cuda_graph_test layers_test \
             canvas_golden_test engine_golden_test sampling_test llm_test diffusion_demo_test adapter_golden_test; do
@@ -148,7 +148,7 @@ program "$work/build/bin/gdn_gpu_bench" <<<$'#!/bin/bash\necho \'{"name": "gdn_p
 ran=$(gpu_check "$work/build")
 row() { grep -cFx "$1" <<<"$ran"; }
 check "the run's status" 0 "${ran%% *}"
-check "tests that passed, long ones in shards" 38 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
+check "tests that passed, long ones in shards" 39 "$(grep -c '^passed: .*: \[ PASSED \] 3 tests.$' <<<"$ran")"
 check "each shard is one of all" "gdn_test 0/3 1/3 2/3" "gdn_test $(sort "$work/gdn_shards" | xargs)"
 check "where the tests' files are" "$(cd "$source" && pwd)" "$(sort -u "$work/sources")"
 check "how long it took" 1 "$(grep -c '^took [0-9]* s: building [0-9]* s, tests [0-9]* s, benches [0-9]* s$' <<<"$ran")"
