@@ -105,7 +105,9 @@ TEST_P(Logprobs, OfAPromptAreTheSameBehindAPreemption) {
   const std::vector<int32_t> prompt = prompt_of(70);
   const int64_t id = engine.add(prompt, scoring(6, 1));
   const auto answers = scored_answers(engine, [&](int32_t step) {
-    if (step == 1 || step == 2 || step == 6) EXPECT_TRUE(engine.preempt(id)) << step;
+    if (step == 1 || step == 2 || step == 6) {
+      EXPECT_TRUE(engine.preempt(id)) << step;
+    }
   });
   expect_scores(answers.at(id).prompt, prompt, scores_of(prompt));
   EXPECT_GT(engine.scheduler().num_preempted(), 1);
@@ -138,7 +140,9 @@ TEST_P(Logprobs, OfTheLikeliestAreDescendingAndThoseOfTheirTexts) {
     ASSERT_EQ(top.size(), 4u);
     EXPECT_GE(top.front().logprob, scores[i]);
     const auto same = std::ranges::find(top, prompt[i + 1], &TokenLogprob::id);
-    if (same != top.end()) EXPECT_EQ(same->logprob, scores[i]);
+    if (same != top.end()) {
+      EXPECT_EQ(same->logprob, scores[i]);
+    }
   }
 }
 

@@ -267,8 +267,8 @@ bool Engine::split_step() {
   int32_t rows = 0;
   for (const ScheduledStep& step : steps) rows += step.plan.num_rows();
   const auto num_lost = std::erase_if(steps, [](const ScheduledStep& step) { return step.sequence == nullptr; });
-  std::vector<int64_t> ids;
-  for (const ScheduledStep& step : steps) ids.push_back(step.sequence->id);
+  std::vector<int64_t> ids(steps.size());
+  std::ranges::transform(steps, ids.begin(), [](const ScheduledStep& step) { return step.sequence->id; });
   if (model_.info().num_gdn_layers > 0) {
     for (auto step = steps.rbegin(); step != steps.rend(); ++step) scheduler_.preempt(*step->sequence);
   }
