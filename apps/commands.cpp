@@ -119,6 +119,7 @@ std::string threshold_json(std::optional<float> threshold) {
 // As OpenAI's API takes them.
 std::string biases_json(const std::vector<LogitBias>& biases) {
   std::vector<std::string> all;
+  all.reserve(biases.size());
   for (const auto& [id, bias] : biases) {
     all.push_back(fmt::format(R"("{}": {})", id, std::isinf(bias) ? R"("-inf")" : fmt::format("{:g}", bias)));
   }

@@ -142,8 +142,8 @@ TEST(AsyncLLM, OneQueueServesRequestsOfTwo) {
 
 TEST(AsyncLLM, RequestsAreAbortedAtAnyTimeFromOtherThreads) {
   constexpr int32_t kRequests = 48;
-  AsyncLLM llm(model(), options(4));
   EventQueue events;
+  AsyncLLM llm(model(), options(4));
   std::vector<int64_t> ids;
   std::map<int64_t, int32_t> numbers;
   std::mutex mutex;
@@ -184,8 +184,8 @@ TEST(AsyncLLM, RequestsAreAbortedAtAnyTimeFromOtherThreads) {
 }
 
 TEST(AsyncLLM, ASlowConsumerDelaysNobody) {
-  AsyncLLM llm(model(), options(2));
   EventQueue slow, quick;
+  AsyncLLM llm(model(), options(2));
   llm.submit(long_request(), slow);
   expect_answers(llm, 0, 1, 12);
   const int64_t id = llm.submit(request_of(3), quick);
@@ -248,8 +248,8 @@ TEST(AsyncLLM, SleepsWithoutRequests) {
 }
 
 TEST(AsyncLLM, StatsAreReadWhileItRuns) {
-  AsyncLLM llm(model(), options(2));
   EventQueue events;
+  AsyncLLM llm(model(), options(2));
   llm.submit(long_request(), events), llm.submit(long_request(), events), llm.submit(long_request(), events);
   int64_t heartbeat = 0;
   for (int32_t left = 3; left > 0;) {
@@ -266,8 +266,8 @@ TEST(AsyncLLM, StatsAreReadWhileItRuns) {
 }
 
 TEST(AsyncLLM, BadInputThrowsOnTheThreadThatSubmits) {
-  AsyncLLM llm(model(), options(2));
   EventQueue events;
+  AsyncLLM llm(model(), options(2));
   llm.submit(long_request(), events);
   std::vector<std::jthread> threads;
   for (int t = 0; t < 3; ++t) {

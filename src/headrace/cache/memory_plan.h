@@ -33,8 +33,8 @@ MemoryPlan plan_memory(int64_t budget, const CacheNeeds& needs);
 
 // Returns the bytes of one whole context and a working state per running request.
 int64_t least_memory(const CacheNeeds& needs);
-// Returns a budget for a chat of each running request, and if text is cached for kDefaultChats or more, but at most half
-// of `available` bytes, and at least least_memory().
+// Returns a budget for a chat of each running request, and if text is cached for kDefaultChats or more, but at most
+// half of `available` bytes, and at least least_memory().
 int64_t default_memory(const CacheNeeds& needs, int64_t available);
 
 }  // namespace headrace

@@ -134,7 +134,8 @@ void CanvasStrategy::renoise(Sequence& s, const DecodingBlock& canvas, std::span
   const float bound = s.params.decoding.threshold.value_or(info_.threshold);
   const auto kept = accepted(sampled, {DecodingParams::Rule::kEntropyBound, bound}, AtLeast::kOne);
   for (int32_t p = canvas.begin(); p < canvas.end(); ++p) {
-    s.tokens[static_cast<size_t>(p)] = noise_token(s.params.seed.value_or(0), p, canvas.num_steps(), info_.canvas.noise_vocab);
+    s.tokens[static_cast<size_t>(p)] =
+        noise_token(s.params.seed.value_or(0), p, canvas.num_steps(), info_.canvas.noise_vocab);
   }
   for (const size_t i : kept) s.tokens[static_cast<size_t>(canvas.begin()) + i] = sampled[i].id;
 }

@@ -67,7 +67,7 @@ void RowsInFlight::begin(int64_t rows, std::span<const LogprobRow> logprobs) {
 
 void RowsInFlight::send(const TensorView& tokens) {
   tokens_ = tokens;
-  runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
+  if (words_ > 0) runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
   arrived_->set();
   is_sent_ = true;
 }
