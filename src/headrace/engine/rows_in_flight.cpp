@@ -50,7 +50,7 @@ void RowsInFlight::begin(int64_t rows, std::span<const LogprobRow> logprobs) {
   rows_ = rows;
   const int64_t of_rows = rows * (changes.any() ? kWords : kUnchangedWords), additions = changes.num_additions();
   words_ = of_rows + num_scored + 2 * num_topped * most + additions;
-  make_room(words_, rows);
+  make_room(std::max<int64_t>(words_, 1), rows);  // a step without rows is waited for, too
   auto* at = static_cast<int32_t*>(memory_.data());
   const Device device = runtime_.device();
   best = TensorView(at, DType::kI32, {rows}, device);
@@ -67,7 +67,7 @@ void RowsInFlight::begin(int64_t rows, std::span<const LogprobRow> logprobs) {
 
 void RowsInFlight::send(const TensorView& tokens) {
   tokens_ = tokens;
-  if (words_ > 0) runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
+  runtime_.copy_on_device(host_, memory_.data(), bytes_of(words_));
   arrived_->set();
   is_sent_ = true;
 }
