@@ -218,7 +218,7 @@ FakeModel::FakeModel(FakeText::States states, bench::FakeDevice* device, std::op
            .kv_groups = {{{1, kHeadDim, kHeadDim}, {0}}},
            .full_attn_layer_ids = {0},
            .dtype = DType::kF32};
-  info_.diffusion = std::move(diffusion);
+  info_.diffusion = diffusion;
   if (states == FakeText::States::kNone) return;
   info_.num_layers = 2;
   info_.num_gdn_layers = 1;

@@ -280,6 +280,7 @@ std::vector<GenerationRequest> generation_requests(const CompletionRequest& requ
 
 std::vector<CompletionField> completion_fields() {
   std::vector<CompletionField> fields;
+  fields.reserve(kFields.size());
   for (const Field& field : kFields) {
     fields.push_back({field.name, std::visit(Expected(), field.kind), field.otherwise});
   }

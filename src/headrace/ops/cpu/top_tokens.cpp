@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "headrace/core/parallel.h"
@@ -66,7 +68,8 @@ std::vector<TokenLogit> likeliest_tokens(std::span<const float> logits, size_t c
     const auto chunk = logits.subspan(begin, std::min(kChunk, logits.size() - begin));
     if (chunk.size() == kChunk && !likeliest.takes(largest_of_chunk(chunk))) continue;
     for (size_t i = 0; i < chunk.size(); ++i) {
-      const float logit = chunk[i] == chunk[i] ? chunk[i] : kLeast;
+      float logit = chunk[i];
+      if (std::isnan(logit)) logit = kLeast;
       const auto id = static_cast<int32_t>(begin + i);
       if (likeliest.takes(logit) && id != excluded_id) likeliest.add({logit, id});
     }
