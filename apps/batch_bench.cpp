@@ -42,7 +42,7 @@ struct Load {
   int32_t requests = 0, input_len = 0;
 };
 
-// What the requests ask for. The first one may ask for more than the others.
+// Parameters of the requests; the first one may have others.
 struct Wanted {
   std::string_view name = {};
   SamplingParams params = likeliest(), first_params = params;
@@ -114,7 +114,7 @@ double step_seconds(Engine& engine, const ModelInfo& info, const Load& load, con
   return seconds;
 }
 
-// Where engines wait for each other.
+// Two points at which engines wait for each other.
 struct Meetings {
   explicit Meetings(ptrdiff_t engines) : all_decode(engines), all_measured(engines) {}
   std::latch all_decode, all_measured;

@@ -11,7 +11,7 @@
 
 namespace headrace::app {
 
-// What decides a run's results, in words for messages: {"--seed", "0"}.
+// Settings on which a run's results depend, in words for messages: {"--seed", "0"}.
 using RunSettings = std::vector<std::pair<std::string, std::string>>;
 
 // The first line holds the settings, each other one the result of a line of the input, in the order in which they

@@ -133,7 +133,7 @@ class BatchProgress {
   bool shows_;
 };
 
-// What a run did, for its last line.
+// Figures of a run, for its last line.
 struct RunReport {
   int64_t requests = 0, failed = 0, earlier = 0;  // of the file; of these, done by an interrupted run
   BatchTotals totals = {};                        // of this run

@@ -11,50 +11,19 @@
 #include "engine/poisoned_model.h"
 #include "engine/toy_diffusion_model.h"
 #include "headrace/engine/engine.h"
+#include "support/hash_model.h"
 
 namespace headrace {
 namespace {
 
 using StepsAhead = EngineConfig::StepsAhead;
+using testing_support::HashModel;
 using testing_support::PoisonedModel;
 using testing_support::PoisonedRow;
 using testing_support::ToyDiffusionModel;
 using Ids = std::vector<int32_t>;
 
 constexpr int64_t kVictim = 17;
-
-// A causal model whose every logit depends on the row's token and position.
-class HashModel final : public Model {
- public:
-  HashModel() {
-    info_ = {.architecture = "hash",
-             .vocab_size = 97,
-             .context_length = 256,
-             .num_layers = 1,
-             .kv_groups = {{{1, 4, 4}, {0}}},
-             .full_attn_layer_ids = {0},
-             .dtype = DType::kF32};
-  }
-  const ModelInfo& info() const override { return info_; }
-  Tensor forward(const ForwardBatch& batch) const override {
-    const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-    Tensor logits(DType::kF32, {rows, info_.vocab_size});
-    const auto ids = batch.input_ids.as<const int32_t, 1>("ids"),
-               positions = batch.positions.as<const int32_t, 1>("positions");
-    for (int64_t r = 0; r < rows; ++r) {
-      const int32_t row = batch.logits_rows[static_cast<size_t>(r)];
-      auto hash = static_cast<uint32_t>(ids(row) * 4099 + positions(row));
-      for (int64_t i = 0; i < info_.vocab_size; ++i) {
-        hash = hash * 1664525u + 1013904223u;
-        logits.data_as<float>()[r * info_.vocab_size + i] = static_cast<float>(hash >> 8) * 0x1p-21f;  // up to 8
-      }
-    }
-    return logits;
-  }
-
- private:
-  ModelInfo info_;
-};
 
 struct FailureCase {
   std::string name, strategy;

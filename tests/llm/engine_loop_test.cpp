@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "headrace/core/error.h"
-#include "llm/hash_model.h"
+#include "support/hash_model.h"
 #include "support/refusal.h"
 
 namespace headrace {

@@ -56,7 +56,7 @@ class EventQueue {
     std::unique_ptr<StepReport> report = nullptr;  // set: an event begins, the step's outputs follow, `output` is none
   };
   // Takes what a step has for this queue and wakes who waits. Leaves `news` empty, with memory for the next step's.
-  // Those who take events sort them by choice, so that the engine's thread need not.
+  // Consumers sort them by choice, so that the engine's thread need not.
   void push(std::vector<News>& news);
 
  private:

@@ -38,8 +38,8 @@ class RowsInFlight {
   // Outputs of token_confidence and sample_tokens on the device (TokenConfidenceArgs, SampleTokensArgs). model_stats:
   // `stats` before the change, of changes.changed_rows() alone.
   TensorView best, stats, ids, chosen, model_stats, draws;
-  // Of the LogprobRows with a token: float32, their logits. Of those with a count: int32 and float32 [rows, largest
-  // count], outputs of top_tokens.
+  // scored: float32, a logit for each LogprobRow with a token. top_ids and top: outputs of top_tokens for those with
+  // a count, int32 and float32 [rows, largest count].
   TensorView scored, top_ids, top;
   TensorView model_logits;  // float32 [changes.num_additions()], from LogitsProcessor
 
