@@ -260,7 +260,7 @@ std::vector<StepOutput> Engine::run_step_in_parts() {
 // Nothing of the step is committed, and running it again stores the same K and V. Recurrent states alone may have been
 // updated in place: their requests run their text again.
 bool Engine::split_step() {
-  if (in_flight_.size() != 1 || in_flight_.front().steps.empty()) return false;
+  if (in_flight_.size() != 1 || in_flight_.front().steps.empty() || in_flight_.front().has_placeholders) return false;
   std::vector<ScheduledStep> steps = std::move(in_flight_.front().steps);
   drain();
   in_step_.clear();

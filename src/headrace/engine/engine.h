@@ -176,6 +176,7 @@ class Engine {
     std::vector<LogprobRow> logprobs = {};
     std::vector<size_t> logprob_steps = {};  // index in `steps` of each of them
     std::exception_ptr failed = nullptr;     // why it could not be launched or sampled; its turn comes in the next call
+    bool has_placeholders = false;           // committed for its tokens: it cannot run again
   };
   // Launches the step that comes next, or one of a warm-up; nothing may be in flight. Returns false if there is none.
   bool launch_first();

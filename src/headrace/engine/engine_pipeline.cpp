@@ -80,6 +80,7 @@ bool Engine::may_launch_next() const {
 }
 
 void Engine::launch_next() {
+  in_flight_.back().has_placeholders = true;
   const std::vector<ScheduledStep>& before = in_flight_.back().steps;
   if (!commit_placeholders(before)) return;
   std::optional<std::vector<ScheduledStep>> planned = try_next_steps(Scheduler::Preempts::kNever);
