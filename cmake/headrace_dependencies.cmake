@@ -9,6 +9,10 @@ if(HEADRACE_ENGINE)
   find_package(CLI11 REQUIRED)
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)
+  find_package(Boost 1.81 REQUIRED)  # Asio and Beast, headers alone
+  find_package(CURL REQUIRED)
+  find_package(tomlplusplus REQUIRED)
+  pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
   if(HEADRACE_ONEDNN)
     find_package(dnnl REQUIRED)
     find_package(OpenMP REQUIRED COMPONENTS CXX)  # oneDNN's threads, of which it is told to start none

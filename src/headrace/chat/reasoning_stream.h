@@ -1,0 +1,29 @@
+// Tells a model's thinking from its answer while both stream.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace headrace {
+
+// Thinking stands between "<think>" and "</think>" at the beginning of an answer. Not thread-safe.
+class ReasoningStream {
+ public:
+  struct Parts {
+    std::string reasoning, content;  // without the tags and the white space beside them
+  };
+  // `prompt`: the rendered conversation. If it ends within "<think>", the answer begins with thinking.
+  explicit ReasoningStream(std::string_view prompt);
+
+  // Returns what `text` completes. A text that may yet become a tag waits.
+  Parts push(std::string_view text);
+  Parts finish();  // what still waits
+  bool is_thinking() const { return is_thinking_; }
+
+ private:
+  bool is_thinking_ = false;
+  bool may_begin_ = true;  // nothing but white space has come yet
+  bool trims_ = false;     // white space behind a tag goes
+  std::string pending_;
+};
+
+}  // namespace headrace
