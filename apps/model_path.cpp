@@ -49,18 +49,26 @@ std::optional<HubName> downloadable(const std::string& given) {
   return file_exists(owner) ? std::nullopt : name;
 }
 
-Error no_model(const std::string& given) {
+// "a/b: no such model directory, nor is it in the cache"
+std::string not_here(const std::string& given) {
   const fs::path cache = hub_cache();
+  return str(given, ": no such model directory",
+             cache.empty() ? std::string(", and without HOME no cache of models to look in")
+                           : ", nor is it in " + cache.string());
+}
+
+Error no_model(const std::string& given) {
   std::vector<std::string> bundled;
   for (const BundledModel& model : bundled_models()) bundled.push_back(model.name);
   const auto guess = nearest(given, bundled);
   const auto name = parse_hub_name(given);
-  const std::string advice =
-      name && is_hub_repository(name->repository) ? str("; headrace pull ", given, " downloads it") : "";
-  const std::string where = cache.empty() ? std::string(", and without HOME no cache of models to look in")
-                                          : str(", nor is it in ", cache.string(), advice);
-  return {ErrorCode::kModelFile, str(given, ": no such model directory", where,
-                                     guess ? str("; did you mean '", *guess, "'?") : std::string())};
+  std::string advice;
+  if (guess) advice = str("; did you mean '", *guess, "'?");
+  if (name && is_hub_repository(name->repository) && !hub_cache().empty()) {
+    advice = hub_is_offline() ? "; HF_HUB_OFFLINE is set: nothing is downloaded"
+                              : str("; headrace pull ", given, " downloads it, if the hub has it");
+  }
+  return {ErrorCode::kModelFile, not_here(given) + advice};
 }
 
 // find_model, or the error that refuses what is there.
@@ -116,7 +124,8 @@ fs::path model_directory(const std::string& given, const std::string& demo, Netw
              " is neither beside the program nor in the source tree");
   const auto name = downloadable(given);
   const bool offline = network == Network::kOffline || hub_is_offline();
-  if (name && !offline) return pull_model({.name = *name});
+  if (name && !offline)
+    return pull_model({.name = *name, .reason = fault ? std::string(fault->what()) : not_here(given)});
   throw fault ? *fault : no_model(given);
 }
 

@@ -61,6 +61,15 @@ std::filesystem::path pull_with_progress(const HubClient& client, const std::fil
   });
 }
 
+PullPlan plan_of(const HubClient& client, const std::filesystem::path& cache, const PullWish& wish) {
+  try {
+    return plan_pull(client, cache, wish.name);
+  } catch (const Error& error) {
+    if (wish.reason.empty()) throw;
+    throw Error(error.code(), wish.reason + "; " + error.what());
+  }
+}
+
 }  // namespace
 
 std::filesystem::path pull_model(const PullWish& wish) {
@@ -76,7 +85,7 @@ std::filesystem::path pull_model(const PullWish& wish) {
         fmt::format("{}headrace: {}\n", isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "", without_controls(sentence)));
   };
   const HubClient client(std::move(settings));
-  const PullPlan plan = plan_pull(client, cache, wish.name);
+  const PullPlan plan = plan_of(client, cache, wish);
   const bool json = wish.events == PullWish::Events::kJson;
   if (json) {
     write_out(plan_json(plan));

@@ -9,7 +9,8 @@ namespace headrace::app {
 
 struct PullWish {
   HubName name;
-  std::string token = {};                                                     // empty: the environment's
+  std::string token = {};   // empty: the environment's
+  std::string reason = {};  // in front of the hub's refusal: "a/b: no such model directory"; empty: nothing
   enum class Events : unsigned char { kText, kJson } events = Events::kText;  // kJson: on standard output
 };
 

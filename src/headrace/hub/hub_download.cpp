@@ -255,7 +255,7 @@ class Downloads {
       if (now.files == static_cast<int32_t>(all_.size())) return;
       int running = 0;
       HR_ASSERT(curl_multi_perform(multi_.get(), &running) == CURLM_OK);
-      end_finished();
+      if (end_finished()) continue;
       HR_ASSERT(curl_multi_poll(multi_.get(), nullptr, 0, kPollMs, nullptr) == CURLM_OK);
     }
   }
@@ -278,7 +278,9 @@ class Downloads {
     }
   }
 
-  void end_finished() {
+  // Returns true if any request has ended.
+  bool end_finished() {
+    bool any = false;
     int left = 0;
     while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
       if (message->msg != CURLMSG_DONE) continue;
@@ -289,7 +291,9 @@ class Downloads {
         return download->request() != nullptr && download->request()->handle() == handle;
       });
       (*ended)->end(code);
+      any = true;
     }
+    return any;
   }
 
   DownloadProgress state() const {
