@@ -24,9 +24,9 @@ std::string duration_text(double seconds) {
 
 }  // namespace
 
-double DownloadProgressText::bytes_per_s() const {
-  const double seconds = std::chrono::duration<double>(samples_.back().time - samples_.front().time).count();
-  return seconds > 0 ? static_cast<double>(samples_.back().bytes - samples_.front().bytes) / seconds : 0;
+double DownloadProgressText::bytes_per_s(const Sample& now) const {
+  const double seconds = std::chrono::duration<double>(now.time - samples_.front().time).count();
+  return seconds > 0 ? static_cast<double>(now.bytes - samples_.front().bytes) / seconds : 0;
 }
 
 std::string DownloadProgressText::update(int64_t bytes, int64_t total, Time now) {
@@ -36,7 +36,7 @@ std::string DownloadProgressText::update(int64_t bytes, int64_t total, Time now)
   if (now < next_) return "";
   next_ = now + interval_of(style_);
   shown_ = true;
-  const double rate = bytes_per_s();
+  const double rate = bytes_per_s({now, bytes});
   const double left_s = rate > 0 ? static_cast<double>(total - bytes) / rate : 0;
   if (style_ == Style::kJson) {
     return fmt::format(R"({{"event": "progress", "bytes": {}, "total": {}, "bytes_per_s": {:.0f}}})"

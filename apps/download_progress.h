@@ -27,7 +27,7 @@ class DownloadProgressText {
     Time time;
     int64_t bytes;
   };
-  double bytes_per_s() const;
+  double bytes_per_s(const Sample& now) const;
 
   Style style_;
   std::deque<Sample> samples_;

@@ -4,7 +4,9 @@
 
 #include <initializer_list>
 
+#include "headrace/hub/certificates.h"
 #include "headrace/hub/content_hash.h"
+#include "support/fake_root.h"
 #include "support/refusal.h"
 
 namespace headrace {
@@ -106,6 +108,18 @@ TEST(ModelFiles, NeedASizeAndAHash) {
   listing = listing_of({"model.safetensors"});
   listing.files[0].size = -1;
   EXPECT_EQ(refusal_of([&] { model_files(listing, "org/a"); }).code, ErrorCode::kModelFile);
+}
+
+using CertificateBundle = testing_support::FakeRoot;
+
+TEST_F(CertificateBundle, IsWhereTheDistributionKeepsIt) {
+  EXPECT_EQ(certificate_bundle(root_), "");
+  std::filesystem::create_directories(root_ / "etc/ssl/certs/ca-certificates.crt");  // no file
+  EXPECT_EQ(certificate_bundle(root_), "");
+  write("etc/pki/tls/certs/ca-bundle.crt", "x");
+  EXPECT_EQ(certificate_bundle(root_), (root_ / "etc/pki/tls/certs/ca-bundle.crt").string());
+  write("etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "x");
+  EXPECT_EQ(certificate_bundle(root_), (root_ / "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem").string());
 }
 
 }  // namespace

@@ -102,7 +102,9 @@ remove()
 # A file whose lock they hold is waited for.
 weights = max(before, key=lambda name: before[name].st_size)
 with FileLock(str(cache / ".locks" / "models--org--tale" / f"{weights}.lock")):
-    waiting = subprocess.Popen([headrace, "pull", "org/tale"], stderr=subprocess.PIPE, text=True)
+    waiting = subprocess.Popen(
+        [headrace, "pull", "org/tale"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     lines = [waiting.stderr.readline() for _ in range(2)]
     check("it says so", True, "another process downloads it; waiting" in lines[1])
     check("and waits", None, waiting.poll())

@@ -80,7 +80,6 @@ TEST_F(Pull, WritesTheLayoutOfHuggingFacesCache) {
   EXPECT_EQ(link.filename().string().size(), 64u);
   EXPECT_EQ(fs::read_symlink(snapshot / "config.json"),
             "../../blobs/9e26dfeeb6e641a33dae4961196235bdb965b21b");  // git's
-  EXPECT_TRUE(fs::exists(root_ / "CACHEDIR.TAG"));
   EXPECT_TRUE(fs::exists(root_ / ".locks" / "models--org--a" / "9e26dfeeb6e641a33dae4961196235bdb965b21b.lock"));
   EXPECT_TRUE(fs::exists(folder / ".no_exist" / commit_ / "generation_config.json"));
   EXPECT_FALSE(fs::exists(folder / ".no_exist" / commit_ / "tokenizer.json"));

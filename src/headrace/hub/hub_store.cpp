@@ -14,10 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kCacheTag =
-    "Signature: 8a477f597d28d172789f06886806bc55\n"
-    "# This file marks a cache directory: https://bford.info/cachedir/\n";
-
 void require_written(const std::error_code& error, const fs::path& path) {
   HR_REQUIRE(!error, ErrorCode::kIo, path.string(), ": cannot be written: ", error.message(),
              "; HF_HUB_CACHE names another folder for models");
@@ -73,9 +69,6 @@ int64_t HubStore::bytes_left_before(const HubFile& file) const {
 void HubStore::create() const {
   create_folders(folder_ / "blobs");
   create_folders(locks_);
-  const fs::path tag = cache_ / "CACHEDIR.TAG";
-  std::error_code ignored;
-  if (!fs::exists(tag, ignored)) std::ofstream(tag) << kCacheTag;  // a cache without it is one, too
 }
 
 void HubStore::link(const std::string& commit, const std::vector<HubFile>& files) const {

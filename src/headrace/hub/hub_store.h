@@ -32,7 +32,7 @@ class HubStore {
   // Bytes of the file that an earlier download left, at most its size.
   int64_t bytes_left_before(const HubFile& file) const;
 
-  // Creates the folders that downloads go to, and the cache's CACHEDIR.TAG, by which backups skip it.
+  // Creates the folders that downloads go to.
   void create() const;
   // Makes the snapshot of `files`, whose blobs are here. A file system without links has the blobs moved there.
   void link(const std::string& commit, const std::vector<HubFile>& files) const;
