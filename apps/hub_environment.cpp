@@ -74,7 +74,7 @@ HubSettings hub_settings(const std::string& token) {
   HubSettings settings;
   if (!variable("HF_ENDPOINT").empty()) settings.endpoint = variable("HF_ENDPOINT");
   settings.token = token.empty() ? stored_token() : token;
-  settings.certificates = first_of({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"});
+  settings.certificates = first_of({"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"});
   settings.certificate_folder = variable("SSL_CERT_DIR");
   return settings;
 }

@@ -19,7 +19,7 @@ std::filesystem::path hub_cache();
 // Returns true if $HF_HUB_OFFLINE or $TRANSFORMERS_OFFLINE is 1, ON, YES or TRUE.
 bool hub_is_offline();
 
-// The hub of $HF_ENDPOINT, else Hugging Face's; certificates of $CURL_CA_BUNDLE, $REQUESTS_CA_BUNDLE or $SSL_CERT_FILE,
+// The hub of $HF_ENDPOINT, else Hugging Face's; certificates of $SSL_CERT_FILE, $CURL_CA_BUNDLE or $REQUESTS_CA_BUNDLE,
 // and $SSL_CERT_DIR. The token is `token`, else $HF_TOKEN or $HUGGING_FACE_HUB_TOKEN, else what `hf auth login` stored
 // ($HF_TOKEN_PATH, else the file `token` in $HF_HOME); $HF_HUB_DISABLE_IMPLICIT_TOKEN leaves out all but `token`.
 HubSettings hub_settings(const std::string& token);

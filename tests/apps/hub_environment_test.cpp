@@ -88,10 +88,10 @@ TEST_F(HubSettingsTest, TheTokenIsTheFirstThatIsSet) {
 TEST_F(HubSettingsTest, EndpointAndCertificatesAreThoseOfTheEnvironment) {
   EXPECT_EQ(hub_settings("").endpoint, "https://huggingface.co");
   variables_.set("HF_ENDPOINT", "https://hub.example");
-  variables_.set("SSL_CERT_FILE", "/a.pem");
+  variables_.set("CURL_CA_BUNDLE", "/a.pem");
   EXPECT_EQ(hub_settings("").endpoint, "https://hub.example");
   EXPECT_EQ(hub_settings("").certificates, "/a.pem");
-  variables_.set("CURL_CA_BUNDLE", "/b.pem");
+  variables_.set("SSL_CERT_FILE", "/b.pem");
   EXPECT_EQ(hub_settings("").certificates, "/b.pem");
 }
 

@@ -13,8 +13,8 @@ check() {  # check NAME EXPECTED FOUND
 status() { "$@" >/dev/null 2>&1; echo $?; }
 message() { "$@" 2>&1 >/dev/null; }
 work=$(mktemp -d)
-unset HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE TRANSFORMERS_OFFLINE http_proxy https_proxy all_proxy
-export HOME="$work" HF_HUB_CACHE="$work/hub"
+unset HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE TRANSFORMERS_OFFLINE
+export no_proxy="*" HOME="$work" HF_HUB_CACHE="$work/hub"
 trap 'rm -rf "$work"' EXIT
 model="$(cd "$(dirname "$0")/../../demo_models/fairy-hybrid" && pwd)"
 coproc hub { exec "$2" --gated org/gated=hf_x org/tale="$model" org/gated="$model" 2>/dev/null; }

@@ -20,7 +20,8 @@ os.environ["HF_HOME"] = work.name
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["HF_HUB_DISABLE_UPDATE_CHECK"] = "1"
-for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "http_proxy", "https_proxy"):
+os.environ["no_proxy"] = "*"
+for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE"):
     os.environ.pop(name, None)
 
 # What reads the environment is imported behind it.

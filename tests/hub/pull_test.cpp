@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 
@@ -35,7 +36,10 @@ std::string content_of(size_t size) {
 
 class Pull : public testing_support::FakeRoot {
  protected:
-  Pull() { commit_ = hub_.set_repository("org/a", files_); }
+  Pull() {
+    setenv("no_proxy", "*", 1);  // NOLINT(concurrency-mt-unsafe): the hub's threads read no variables
+    commit_ = hub_.set_repository("org/a", files_);
+  }
 
   fs::path pull_with(const HubSettings& settings, const HubName& name = {"org/a"}) {
     const HubClient client(settings);
