@@ -33,7 +33,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end_if_idle();
   void close();
 
-  size_t index = 0;  // in the set
+  size_t index = 0;         // in the set
+  bool is_admitted = true;  // it counts: not beyond the limit
 
  private:
   enum class Phase { kIdle, kReading, kServing, kRefusing, kLingering, kClosed };

@@ -36,15 +36,18 @@ ConnectionSet::ConnectionSet(const HttpServerConfig& config, HttpHandler handler
 }
 
 void ConnectionSet::add(Connection::Socket socket, std::string peer) {
-  const size_t most = static_cast<size_t>(config_.max_connections);
-  if (connections_.size() >= most + kMaxRefusedConnections) return;  // closes it
-  const bool is_full = connections_.size() >= most;
+  if (connections_.size() >= static_cast<size_t>(config_.max_connections) + kMaxRefusedConnections)
+    return;  // closes it
   const auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
   connection->index = connections_.size();
+  connection->is_admitted = num_connections_ < config_.max_connections;
   connections_.push_back(connection);
-  ++num_connections_;
+  if (connection->is_admitted) ++num_connections_;
   try {
-    if (is_full) connection->refuse({503, str("the server has ", most, " connections, the most that it takes")});
+    if (!connection->is_admitted) {
+      connection->refuse(
+          {503, str("the server has ", config_.max_connections, " connections, the most that it takes")});
+    }
     connection->start();
   } catch (...) {
     connection->close();
@@ -53,10 +56,10 @@ void ConnectionSet::add(Connection::Socket socket, std::string peer) {
 
 void ConnectionSet::remove(const Connection& connection) {
   const size_t index = connection.index;
+  if (connection.is_admitted) --num_connections_;
   std::swap(connections_[index], connections_.back());
   connections_[index]->index = index;
   connections_.pop_back();
-  --num_connections_;
 }
 
 void ConnectionSet::deliver_all() {

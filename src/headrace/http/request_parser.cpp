@@ -15,7 +15,7 @@ namespace beast = boost::beast;
 using BeastError = boost::system::error_code;
 
 constexpr size_t kMaxChunkHead = 8 << 10;  // of a chunk's size and extensions, and of all trailers
-constexpr size_t kMinChunkBytes = 5;       // of a last chunk; Beast's parser asserts that it sees as many
+constexpr size_t kLastChunkBytes = 5;      // at least; Beast asserts that it sees as many
 
 std::string lower_case(std::string_view text) {
   std::string out(text);
@@ -183,7 +183,8 @@ RequestParser::State RequestParser::Parts::take_head(std::string& input, size_t 
 }
 
 RequestParser::State RequestParser::Parts::parse_body(std::string& input) {
-  if (input.empty() || (message.chunked() && input.size() < kMinChunkBytes)) return state;
+  const bool may_be_last_chunk = message.chunked() && input.find('0') != input.npos;
+  if (input.empty() || (may_be_last_chunk && input.size() < kLastChunkBytes)) return state;
   BeastError error;
   input.erase(0, message.put({input.data(), input.size()}, error));
   if (error && error != beast::http::error::need_more) return refuse(refusal_of_error(error, limits));
