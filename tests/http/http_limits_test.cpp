@@ -73,9 +73,8 @@ TEST(HttpLimits, TakesTheRestOfARefusedBody) {
 TEST(HttpLimits, RefusesBadChunks) {
   TestServer server;
   const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-  for (const std::string_view size : {"-2\r\n", "+5\r\n", "10000000000000000\r\n"})
+  for (const std::string_view size : {"-2\r\n", "+5\r\n", "10000000000000000\r\n", "FFFFFFFFFFFFFFFF\r\n"})
     expect_refused(server, str(head, size), 400);
-  expect_refused(server, str(head, "FFFFFFFFFFFFFFFF\r\n"), 413);
   expect_refused(server, str(head, "0\r\n", std::string(20'000, 'a')), 400);
 }
 

@@ -87,6 +87,7 @@ TEST(RequestParser, ReadsChunks) {
   EXPECT_EQ(parsed.state, State::kComplete) << parsed.refusal.message;
   EXPECT_EQ(parsed.request.body, "hello0123456789");
   EXPECT_EQ(parsed.request.header("x-trailer"), nullptr);
+  EXPECT_EQ(parse_all(chunked("0\r\nContent-Length: 5\r\n\r\nrest")).rest, "rest") << "a trailer has no say";
   EXPECT_EQ(parsed.rest, "rest");
   EXPECT_EQ(parse_all(chunked("0\r\n\r\n")).state, State::kComplete);
 }
@@ -175,14 +176,14 @@ TEST(RequestParser, RefusesBodiesOfTwoLengths) {
 
 TEST(RequestParser, RefusesMalformedChunks) {
   for (const std::string_view body :
-       {"-2\r\nab\r\n0\r\n\r\n", "+5\r\nhello\r\n0\r\n\r\n", "10000000000000000\r\n\r\n", "0x5\r\nhello\r\n\r\n",
-        "\r\nhello\r\n", "5 \r\nhello\r\n", " 5\r\nhello\r\n", "5\nhello\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n",
-        "5\r\nhelloxx0\r\n\r\n", "g\r\nhello\r\n", "5;\r\nhello\r\n0\r\n\r\n", "5;=a\r\nhello\r\n0\r\n\r\n",
-        "5,5\r\nhello\r\n", "5\rhello\r\n0\r\n\r\n", "0\r\nContent-Length: 5\r\n\r\n",
-        "0\r\nTransfer-Encoding: chunked\r\n\r\n", "0\r\nno colon\r\n\r\n", "5\r\nhello\r\n-0\r\n\r\n"}) {
+       {"-2\r\nab\r\n0\r\n\r\n", "+5\r\nhello\r\n0\r\n\r\n", "10000000000000000\r\n\r\n", "FFFFFFFFFFFFFFFF\r\nhello",
+        "8000000000000000\r\nhello", "0x5\r\nhello\r\n\r\n", "\r\nhello\r\n", "5 \r\nhello\r\n", " 5\r\nhello\r\n",
+        "5\nhello\r\n0\r\n\r\n", "5\r\nhello0\r\n\r\n", "5\r\nhelloxx0\r\n\r\n", "g\r\nhello\r\n",
+        "5;a\nhello\r\n0\r\n\r\n", "5;a\x01\r\nhello\r\n0\r\n\r\n", "5,5\r\nhello\r\n", "5\rhello\r\n0\r\n\r\n",
+        "0\r\nno colon\r\n\r\n", "5\r\nhello\r\n-0\r\n\r\n"}) {
     EXPECT_EQ(refused_status(chunked(body)), 400) << body;
   }
-  EXPECT_EQ(refused_status(chunked("FFFFFFFFFFFFFFFF\r\nhello")), 413);
+  EXPECT_EQ(refused_status(chunked("7FFFFFFFFFFFFFFF\r\nhello")), 413);
 }
 
 TEST(RequestParser, BoundsHeads) {

@@ -63,10 +63,10 @@ void ConnectionSet::remove(const Connection& connection) {
 }
 
 void ConnectionSet::deliver_all() {
-  for (const std::shared_ptr<ResponseChannel>& channel : wakes_->take()) {
-    Connection* const connection = channel->connection();
-    if (connection == nullptr) continue;
-    const auto kept = connection->shared_from_this();
+  for (std::shared_ptr<ResponseChannel> channel = wakes_->take(), next; channel; channel = std::move(next)) {
+    next = channel->take_next();  // before it can be added again
+    if (channel->connection() == nullptr) continue;
+    const auto connection = channel->connection()->shared_from_this();
     try {
       connection->deliver();
     } catch (...) {
