@@ -26,6 +26,7 @@
 #include "output.h"
 #include "request_log.h"
 #include "sampling_flags.h"
+#include "seconds_since.h"
 #include "version.h"
 
 namespace headrace::app {
@@ -125,8 +126,7 @@ std::map<std::string, std::string> model_settings(const SamplingParams& of_model
 }
 
 std::optional<ChatTemplate> template_of(const ServeFlags& flags, const fs::path& directory) {
-  if (flags.chat_template.empty()) return ChatTemplate::of_model(directory);
-  return chat_template_from(flags.chat_template, directory);
+  return ChatTemplate::of_model(directory);
 }
 
 // The loop of the program's own thread. Returns its status.

@@ -296,7 +296,9 @@ void RequestRunner::ping(Job& job, Clock::time_point now) {
   if (job.call->exchange().unsent_bytes() > 0) return;  // its reader is slow, not its writer
   begin(job);
   job.last_ping = now;
-  job.call->exchange().send(job.response->ping());
+  piece_.clear();
+  job.response->append_ping(piece_);
+  job.call->exchange().send(piece_);
 }
 
 void RequestRunner::watch_engine(Clock::time_point now) {

@@ -7,6 +7,7 @@
 #include "headrace/core/printable.h"
 #include "headrace/serve/api_handlers.h"
 #include "headrace/serve/json_body.h"
+#include "headrace/serve/openapi.h"
 #include "headrace/text/json_string.h"
 
 namespace headrace {
@@ -46,9 +47,18 @@ const std::vector<Server::Route>& Server::routes() {
       {.method = "GET", .path = "/readyz", .is_open = true, .now = &Server::readyz},
       {.method = "GET", .path = "/version", .now = &Server::version},
       {.method = "GET", .path = "/metrics", .now = &Server::metrics},
+      {.method = "GET", .path = "/openapi.json", .now = &Server::openapi},
       {.method = "GET", .path = "/v1/models", .now = &Server::models},
       {.method = "GET", .path = "/v1/models/", .now = &Server::model},
       {.method = "POST", .path = "/v1/completions", .handler = answer_completion},
+      {.method = "POST", .path = "/v1/chat/completions", .handler = answer_chat},
+      {.method = "POST", .path = "/tokenize", .handler = answer_tokenize},
+      {.method = "POST", .path = "/detokenize", .handler = answer_detokenize},
+      {.method = "GET", .path = "/api/version", .style = ErrorStyle::kOllama, .now = &Server::version},
+      {.method = "GET", .path = "/api/tags", .style = ErrorStyle::kOllama, .now = &Server::tags},
+      {.method = "POST", .path = "/api/show", .style = ErrorStyle::kOllama, .handler = answer_ollama_show},
+      {.method = "POST", .path = "/api/chat", .style = ErrorStyle::kOllama, .handler = answer_ollama_chat},
+      {.method = "POST", .path = "/api/generate", .style = ErrorStyle::kOllama, .handler = answer_ollama_generate},
   };
   return kRoutes;
 }
@@ -230,6 +240,8 @@ void Server::metrics(Call& call) const {
   call.respond(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.text(outside));
 }
 
+void Server::openapi(Call& call) const { call.respond_json(openapi_json(config_.version)); }
+
 void Server::models(Call& call) const {
   const auto model = served();
   std::string body = R"({"object": "list", "data": )";
@@ -243,6 +255,8 @@ void Server::model(Call& call) const {
   if (name.empty()) return models(call);
   call.respond_json(model_json(*model, model->name_for(name)));
 }
+
+void Server::tags(Call& call) const { call.respond_json(ollama_tags_json(*served())); }
 
 void Server::queue(const CallPtr& call, const Route& route) {
   const std::string* type = call->request().header("content-type");

@@ -86,8 +86,10 @@ class Server {
   void readyz(Call& call) const;
   void version(Call& call) const;
   void metrics(Call& call) const;
+  void openapi(Call& call) const;
   void models(Call& call) const;
   void model(Call& call) const;
+  void tags(Call& call) const;
 
   void queue(const CallPtr& call, const Route& route);
   void work(const CallPtr& call, const Route& route, std::unique_ptr<Admission::Ticket> ticket);
