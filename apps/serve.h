@@ -28,7 +28,7 @@ struct ServeFlags {
   // Milliseconds; 0: never.
   int64_t queue_timeout = 60'000, request_timeout = 0, shutdown_timeout = 30'000, watchdog_timeout = 120'000,
           sse_ping_interval = 30'000;
-  bool strict_api = false, print_config = false;
+  bool strict_api = false, print_config = false, no_prefix_caching = false;
 };
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags);

@@ -80,7 +80,7 @@ void RequestRunner::submit(std::shared_ptr<Call> call, Work work, std::unique_pt
     }
     jobs_.insert(job);
     if (!has_work_) last_turn_ = Clock::now();
-    has_work_ = true;  // until the next tick knows more
+    has_work_ = true;
   }
   job->call->exchange().on_gone([this, gone = std::weak_ptr(job)] {
     if (const auto found = gone.lock()) abort(*found);
@@ -177,6 +177,8 @@ void RequestRunner::feed(Job& job, int32_t prompt, const GenerationEvent& event)
   } catch (const Error& error) {
     note_fault(error);
     fail(job, request_error_of(error));
+  } catch (const std::exception& error) {
+    fail(job, RequestError(500, error.what()));
   }
 }
 
@@ -304,7 +306,7 @@ void RequestRunner::ping(Job& job, Clock::time_point now) {
 void RequestRunner::watch_engine(Clock::time_point now) {
   const EngineStats stats = llm_->stats();
   const std::lock_guard lock(mutex_);
-  has_work_ = stats.running + stats.waiting > 0;
+  has_work_ = !places_.empty();
   if (stats.heartbeat != heartbeat_ || !has_work_) last_turn_ = now;
   heartbeat_ = stats.heartbeat;
 }
