@@ -11,10 +11,9 @@ namespace {
 constexpr std::string_view kOnGpu = "--device cuda runs all layers on the GPU";
 constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
 constexpr std::string_view kNoServer = "there is no server yet; headrace run-batch runs the requests of a file";
-constexpr std::string_view kNoChat = "no chat template is applied yet; write the turns out, with --special-tokens";
-constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
-constexpr std::string_view kNoRun =
-    "there is no chat yet; headrace generate MODEL \"TEXT\" completes a text, and headrace list names the models here";
+constexpr std::string_view kChat = "headrace run MODEL chats, by the model's chat template";
+constexpr std::string_view kOneMessage = "headrace run MODEL \"TEXT\" answers one message";
+constexpr std::string_view kNoTemplate = "leave it out: headrace generate applies no chat template";
 constexpr std::string_view kNoDownload =
     "headrace downloads no models yet; hf download NAME (of Hugging Face's tools) stores one, and headrace generate "
     "NAME finds it";
@@ -56,7 +55,7 @@ using Table = std::map<std::string_view, std::string_view>;
 const Table& sentences() {
   static const Table kSentences = {
       // Commands.
-      {"chat", kNoRun},
+      {"chat", kChat},
       {"complete", "headrace generate completes a text"},
       {"completion", "there is no completion for shells yet; headrace help lists the commands"},
       {"cp", kNoRemoval},
@@ -69,7 +68,6 @@ const Table& sentences() {
       {"push", "headrace uploads no models"},
       {"quantize", kNoMaking},
       {"rm", kNoRemoval},
-      {"run", kNoRun},
       {"serve", kNoServer},
       {"server", kNoServer},
       {"show", kShowModel},
@@ -133,26 +131,27 @@ const Table& sentences() {
       {"--no-enable-prefix-caching", kPrefix},
       {"--disable-radix-cache", kPrefix},
       // Chat.
-      {"-cnv", kNoChat},
-      {"--conversation", kNoChat},
-      {"-st", kNoChat},
-      {"--single-turn", kNoChat},
-      {"-sys", kNoChat},
-      {"--system", kNoChat},
-      {"--system-prompt", kNoChat},
-      {"-sysf", kNoChat},
-      {"--jinja", kNoChat},
-      {"--chat-template", kNoChat},
-      {"--chat-template-file", kNoChat},
-      {"--tool-call-parser", kNoChat},
-      {"--reasoning-parser", kNoChat},
-      {"--think", kNoChat},
-      {"-no-cnv", "leave it out: no chat template is applied"},
-      {"--no-conversation", "leave it out: no chat template is applied"},
-      {"-i", kNoDialogue},
-      {"--interactive", kNoDialogue},
-      {"-if", kNoDialogue},
-      {"--interactive-first", kNoDialogue},
+      {"-cnv", kChat},
+      {"--conversation", kChat},
+      {"-st", kOneMessage},
+      {"--single-turn", kOneMessage},
+      {"-sys", kChat},
+      {"--system", kChat},
+      {"--system-prompt", kChat},
+      {"-sysf", kChat},
+      {"--jinja", "leave it out: chat templates are Jinja"},
+      {"--chat-template", kChat},
+      {"--chat-template-file", kChat},
+      {"--tool-call-parser", kChat},
+      {"--reasoning-parser", "leave it out: what stands between <think> and </think> is thinking"},
+      {"--think", "--enable-thinking true or false, of headrace run, is what chat templates read"},
+      {"--hidethinking", "leave it out: headrace run hides thinking behind one line; --thinking show shows it"},
+      {"-no-cnv", kNoTemplate},
+      {"--no-conversation", kNoTemplate},
+      {"-i", kChat},
+      {"--interactive", kChat},
+      {"-if", kChat},
+      {"--interactive-first", kChat},
       {"--keepalive", kNoProcesses},
       {"--keep-alive", kNoProcesses},
       // Models.
@@ -286,6 +285,9 @@ const Table& same_options() {
       {"--max-running-requests", "--max-num-seqs"},
       {"--max-batch-size", "--max-num-seqs"},
       {"--alias", "--served-model-name"},
+      {"-sys", "--system"},
+      {"--system-prompt", "--system"},
+      {"--chat-template-file", "--chat-template"},
       {"--repeat-penalty", "--repetition-penalty"},
       {"--stop-strings", "--stop"},
       {"--stop-sequence", "--stop"},
