@@ -136,7 +136,8 @@ fs::path model_directory(const ModelFlags& flags, const std::string& demo) {
 void require_model_name(const ModelFlags& flags) {
   const std::string given = given_model(flags);
   std::optional<Error> fault;
-  if (given.empty() || find_or_note(given, fault) || (downloadable(given) && !flags.offline)) return;
+  const bool offline = flags.offline || hub_is_offline();
+  if (given.empty() || find_or_note(given, fault) || (downloadable(given) && !offline)) return;
   throw fault ? *fault : no_model(given);
 }
 

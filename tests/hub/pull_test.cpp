@@ -282,6 +282,13 @@ TEST_F(Pull, SaysWhatTheHubLacks) {
             "org/a: has no revision 'v9' on " + hub_.endpoint());
 }
 
+TEST_F(Pull, SaysWhichFileOfTheListIsNotThere) {
+  put_fault({.path = "config.json", .status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}}});
+  EXPECT_EQ(refusal_of([this] { pulled(); }).sentence,
+            "org/a: the hub lists a file that it does not have: " + hub_.endpoint() + "/org/a/resolve/" + commit_ +
+                "/config.json");
+}
+
 TEST_F(Pull, SaysThatTheHubCannotBeReached) {
   HubSettings nowhere = settings();
   {

@@ -114,6 +114,10 @@ Error HubClient::refusal(const HubRequest& request, const HubName& name) const {
     return {ErrorCode::kModelFile,
             str(name.repository, ": has no revision '", name.revision, "' on ", settings_.endpoint)};
   }
+  if (code == "EntryNotFound") {
+    return {ErrorCode::kModelFile,
+            str(name.repository, ": the hub lists a file that it does not have: ", printable(request.url(), 200))};
+  }
   if (status == 401 || status == 403) return refused_access(request, name);
   if (status == 404 || code == "RepoNotFound") {
     return {ErrorCode::kModelFile, str(name.repository, ": ", settings_.endpoint, " has no such model")};
