@@ -66,7 +66,7 @@ std::string SmallHub::endpoint() const { return fmt::format("http://127.0.0.1:{}
 std::string SmallHub::set_repository(const std::string& name, const Files& files) {
   std::string all;
   for (const auto& [path, file] : files) all += path + "\n" + etag_of(file) + "\n";
-  const std::string commit = hash_of(all, 40);
+  std::string commit = hash_of(all, 40);
   const std::lock_guard lock(mutex_);
   Repository& repository = repositories_[name];
   repository.commit = commit;
