@@ -173,6 +173,13 @@ TEST_F(Pull, BeginsAgainWhereTheServerIgnoresTheRange) {
   expect_all_here();
 }
 
+TEST_F(Pull, BeginsAgainWhereTheServerHasNoSuchRange) {
+  put_fault({.path = "model.safetensors", .cut_after = 1000});
+  put_fault({.path = "model.safetensors", .status = 416});
+  pulled();
+  expect_all_here();
+}
+
 TEST_F(Pull, BeginsAgainWhereWhatWasLeftIsNotTheFile) {
   const fs::path blobs = root_ / "models--org--a" / "blobs";
   const HubStore store(root_, "org/a");
