@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kOnGpu = "--device cuda runs all layers on the GPU";
 constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
-constexpr std::string_view kNoServer = "there is no server yet; headrace run-batch runs the requests of a file";
+constexpr std::string_view kServer = "headrace serve MODEL answers requests, and headrace run-batch those of a file";
 constexpr std::string_view kNoChat = "no chat template is applied yet; write the turns out, with --special-tokens";
 constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
 constexpr std::string_view kNoRun =
@@ -73,8 +73,7 @@ const Table& sentences() {
       {"quantize", kNoMaking},
       {"remove", kRemoval},
       {"run", kNoRun},
-      {"serve", kNoServer},
-      {"server", kNoServer},
+      {"server", kServer},
       {"stop", kNoProcesses},
       // GPUs and memory.
       {"-cmoe", kOnGpu},
@@ -113,18 +112,18 @@ const Table& sentences() {
       {"-fit", kMemoryShare},
       {"--fit", kMemoryShare},
       // Servers and batches.
-      {"-np", kNoServer},
-      {"--parallel", kNoServer},
-      {"-cb", kNoServer},
-      {"--cont-batching", kNoServer},
-      {"--max-num-seqs", kNoServer},
-      {"--max-running-requests", kNoServer},
-      {"--max-batch-size", kNoServer},
-      {"--host", kNoServer},
-      {"--port", kNoServer},
-      {"--api-key", kNoServer},
-      {"--served-model-name", kNoServer},
-      {"--alias", kNoServer},
+      {"-np", kServer},
+      {"--parallel", kServer},
+      {"-cb", kServer},
+      {"--cont-batching", kServer},
+      {"--max-num-seqs", kServer},
+      {"--max-running-requests", kServer},
+      {"--max-batch-size", kServer},
+      {"--host", kServer},
+      {"--port", kServer},
+      {"--api-key", kServer},
+      {"--served-model-name", kServer},
+      {"--alias", kServer},
       {"-b", kSteps},
       {"--batch-size", kSteps},
       {"-ub", kSteps},
@@ -287,6 +286,13 @@ const Table& same_options() {
       {"--gen-len", "--max-tokens"},
       {"--num-predict", "--max-tokens"},
       {"--random-seed", "--seed"},
+      {"-a", "--served-model-name"},
+      {"-H", "--host"},
+      {"--disable-radix-cache", "--no-enable-prefix-caching"},
+      {"--max-num-queued-reqs", "--max-queued-requests"},
+      {"--max-num-queued-tokens", "--max-queued-tokens"},
+      {"--timeout", "--request-timeout"},
+      {"--chat-template-file", "--chat-template"},
       {"-np", "--max-num-seqs"},
       {"--parallel", "--max-num-seqs"},
       {"--max-running-requests", "--max-num-seqs"},

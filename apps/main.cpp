@@ -15,6 +15,7 @@
 #include "puzzles.h"
 #include "run_batch.h"
 #include "sampling_flags.h"
+#include "serve.h"
 #include "version.h"
 
 namespace {
@@ -29,6 +30,8 @@ struct Commands {
   PuzzleFlags puzzles;
   RunBatchFlags batch;
   PullFlags pull;
+  ServeFlags serve;
+  Origins origins;
   std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
   BenchLoad load;
   bool json = false, yes = false;
@@ -91,6 +94,12 @@ void add_run_batch(CLI::App& app, Commands& c) {
   add_run_batch_flags(*batch, c.batch);
   batch->add_flag("--json", c.json, "print one JSON object: requests, failed, tokens, seconds");
   batch->callback([&c] { c.status = run_batch(c.batch, c.output()); });
+}
+
+void add_serve(CLI::App& app, Commands& c) {
+  CLI::App* serve = app.add_subcommand("serve", "answer the requests of OpenAI's and Ollama's clients");
+  add_serve_flags(*serve, c.serve);
+  serve->callback([&c, serve] { c.status = app::serve(c.serve, *serve, c.origins); });
 }
 
 void add_perplexity(CLI::App& eval, Commands& c) {
@@ -218,12 +227,13 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   app.require_subcommand(1);
   Commands commands;
   for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity, &commands.batch.model,
-                            &commands.puzzles.model, &commands.bench}) {
+                            &commands.serve.model, &commands.puzzles.model, &commands.bench}) {
     flags->guard = &guard;
   }
   add_generate(app, commands);
   add_demo(app, commands);
   add_run_batch(app, commands);
+  add_serve(app, commands);
   CLI::App* eval =
       app.add_subcommand("eval", "measure a model: perplexity of a text, or puzzles")->require_subcommand(1);
   add_perplexity(*eval, commands);
@@ -233,7 +243,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   app.add_subcommand("help", "help for a command: headrace help COMMAND");  // with_help_options reads it
   app.add_subcommand("version", "the version");
   check_values(app);
-  const int status = parse_line(app, {argv + 1, argv + argc});
+  const int status = parse_line(app, {argv + 1, argv + argc}, commands.origins);
   return status != 0 ? status : commands.status;
 }
 

@@ -102,6 +102,7 @@ class Engine {
   // tokens changes. False, without effect, if it does not run, or if its strategy would then decide other tokens.
   bool preempt(int64_t id);
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
+  bool is_waiting(int64_t id) const;                              // true if it has never run
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
   int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
   // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs, and once

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "headrace/core/error.h"
+
 namespace headrace {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -18,8 +20,8 @@ struct HttpRequest {
   std::string method, path, query = {};  // the path is percent-decoded
   HttpHeaders headers = {};              // names in lower case, in order
   std::string body = {};
-  std::string peer = {};                 // address and port
-  std::string id = {};                   // x-request-id: the client's, or one of our own
+  std::string peer = {};  // address and port
+  std::string id = {};    // x-request-id: the client's, or one of our own
 
   const std::string* header(std::string_view name) const;  // the first one, null if absent
 };
@@ -61,12 +63,15 @@ struct HttpServerConfig {
   size_t max_header_bytes = 32 << 10;              // of the request line and all headers
   int32_t max_headers = 100;
   size_t max_body_bytes = 32 << 20;
-  std::chrono::seconds header_time{10};            // for a request's head, from its first byte
-  std::chrono::seconds body_time{30};              // for its body, and again for each KB per second that came
-  std::chrono::seconds idle_time{75};              // between requests
-  size_t max_unsent_bytes = 1 << 20;               // of a stream; a reader that leaves them for `stall_time` is cut off
-  std::chrono::seconds stall_time{30};
+  std::chrono::milliseconds header_time{10'000};  // for a request's head, from its first byte
+  std::chrono::milliseconds body_time{30'000};    // for its body, and again for each KB per second that came
+  std::chrono::milliseconds idle_time{75'000};    // between requests
+  size_t max_unsent_bytes = 1 << 20;              // of a stream; a reader that leaves them for `stall_time` is cut off
+  std::chrono::milliseconds stall_time{30'000};
 };
+
+// An error of HttpServer's constructor: another program listens on an address or a Unix socket.
+bool is_address_in_use(const Error& error);
 
 // One thread of its own runs the event loop.
 class HttpServer {
@@ -86,9 +91,9 @@ class HttpServer {
   bool wait_until_idle(std::chrono::milliseconds time);
 
   struct Stats {
-    int32_t connections = 0;      // open ones
-    int64_t requests = 0;         // complete ones so far
-    int64_t refused_requests = 0; // answered by the server itself
+    int32_t connections = 0;       // open ones, without those beyond the limit
+    int64_t requests = 0;          // complete ones so far
+    int64_t refused_requests = 0;  // answered by the server itself
   };
   Stats stats() const;
 
