@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "headrace/serve/json_body.h"
+#include "headrace/serve/prompt_size.h"
 #include "support/source_tree.h"
 #include "text/tiny_tokenizer.h"
 
@@ -77,7 +78,7 @@ TEST(CompletionRequest, ReadsEveryField) {
 }
 
 TEST(CompletionRequest, NullIsAsGoodAsAbsent) {
-  for (const CompletionField& field : completion_fields()) {
+  for (const FieldDescription& field : completion_fields()) {
     if (field.name == "prompt") continue;
     const CompletionRequest r = read(str('"', field.name, R"(": null)"));
     EXPECT_EQ(r.params.max_tokens, 16) << field.name;
@@ -215,7 +216,7 @@ TEST(CompletionRequest, BoundsItsLists) {
 TEST(CompletionRequest, TheDocumentsNameEveryField) {
   std::ifstream page(testing_support::source_tree() / "docs" / "batch.md");
   const std::string text{std::istreambuf_iterator<char>(page), {}};
-  for (const CompletionField& field : completion_fields()) {
+  for (const FieldDescription& field : completion_fields()) {
     EXPECT_NE(text.find(str('`', field.name, '`')), std::string::npos) << field.name;
   }
 }
@@ -225,7 +226,7 @@ TEST(GenerationRequests, AreOneForEachPrompt) {
   const CompletionRequest r =
       completion_request(JsonBody(R"({"prompt": ["hello", "<|end|>he"], "n": 3, "cache_salt": "s"})", "b").root(), {});
   EXPECT_EQ(r.num_choices(), 6);
-  const std::vector<GenerationRequest> requests = generation_requests(r, tokenizer, 100);
+  const std::vector<GenerationRequest> requests = generation_requests(r, tokenizer, PromptSize(tokenizer, 100));
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_EQ(requests[0].prompt_ids, tokenizer.encode("hello"));
   EXPECT_EQ(requests[1].prompt_ids.front(), 300) << "a special token that a prompt spells is one";
@@ -237,7 +238,7 @@ TEST(GenerationRequests, RefusePromptsThatAreEmptyOrTooLong) {
   const Tokenizer tokenizer = Tokenizer::from_json(TinyTokenizer().json());
   const auto refused = [&](std::string_view body) -> std::optional<RequestError> {
     try {
-      generation_requests(completion_request(JsonBody(body, "b").root(), {}), tokenizer, 4);
+      generation_requests(completion_request(JsonBody(body, "b").root(), {}), tokenizer, PromptSize(tokenizer, 4));
     } catch (const RequestError& error) {
       return error;
     }

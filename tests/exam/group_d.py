@@ -1,0 +1,82 @@
+"""Group D: load, the engine, resources."""
+
+import json
+import threading
+import time
+
+from harness import Server, case, expect
+
+
+@case("D43", "a full queue")
+def _(s):
+    small = Server(s.program, "--max-num-seqs", "1", "--max-queued-requests", "8", "-c", "512")
+    streams = [small.stream() for _ in range(9)]
+    time.sleep(0.3)
+    reply = small.complete()
+    expect(reply.status == 429, f"status {reply.status}")
+    expect(reply.seconds < 0.5, f"it took {reply.seconds:.3f} s")
+    expect(int(reply.headers["retry-after"]) >= 1, "retry-after")
+    expect(reply.error()["type"] == "rate_limit_error", reply.error())
+    for stream in streams:
+        stream.close()
+    small.wait_until_idle()
+    expect(small.complete().status == 200, "room again")
+    expect(small.end() == 0, "its status")
+
+
+@case("D44", "ten times more than it can do")
+def _(s):
+    small = Server(s.program, "--max-num-seqs", "4", "--max-queued-requests", "16", "-c", "512")
+    end = time.monotonic() + 3
+    counts = {}
+    lock = threading.Lock()
+
+    def client():
+        while time.monotonic() < end:
+            status = small.complete(max_tokens=16, ignore_eos=True).status
+            with lock:
+                counts[status] = counts.get(status, 0) + 1
+            if status == 429:
+                time.sleep(0.01)
+
+    before = small.memory()
+    threads = [threading.Thread(target=client) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expect(set(counts) <= {200, 429} and counts.get(200, 0) > 8 and counts.get(429, 0) > 0, counts)
+    expect(small.memory() - before < 128 << 20, "its memory grows")
+    small.wait_until_idle()
+    expect(small.end() == 0, "its status")
+
+
+@case("D45", "pages run out: requests are preempted, and tell the same")
+def _(s):
+    small = Server(s.program, "--max-num-seqs", "8", "-c", "512", "--kv-cache-memory-bytes", "12M")
+    prompts = [f"Once upon a time there were {i} kings who" for i in range(8)]
+    ask = lambda prompt: small.complete(prompt=prompt, max_tokens=300, ignore_eos=True, temperature=0.8, seed=5).json()
+    alone = [ask(prompt)["choices"][0]["text"] for prompt in prompts]
+    together = [None] * len(prompts)
+
+    def run(i):
+        together[i] = ask(prompts[i])["choices"][0]["text"]
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(prompts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expect(together == alone, "other texts")
+    small.wait_until_idle()
+    expect(small.end() == 0, "its status")
+
+
+@case("D46", "clients that go at any moment leave nothing behind")
+def _(s):
+    for delay in (0, 0.001, 0.01, 0.05, 0.1):
+        streams = [s.stream(n=1 + i % 3, seed=i) for i in range(6)]
+        time.sleep(delay)
+        for stream in streams:
+            stream.close()
+    s.wait_until_idle()
