@@ -62,6 +62,23 @@ TEST(HttpLimits, RefusesABodyBeforeItIsRead) {
   expect_refused(server, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n", 413);
 }
 
+TEST(HttpLimits, BoundsTheBodiesThatCome) {
+  TestServer server({.max_incoming_bytes = 300'000});
+  std::vector<RawHttpClient> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + std::string(140'000, 'a'));
+  }
+  std::this_thread::sleep_for(50ms);
+  RawHttpClient more(server.port());
+  more.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + std::string(140'000, 'a'));
+  EXPECT_EQ(more.response().status, 503);
+  clients.clear();
+  std::this_thread::sleep_for(50ms);
+  RawHttpClient last(server.port());
+  EXPECT_EQ(last.request(raw_request("POST", "/", std::string(299'000, 'a'))).status, 200);
+}
+
 // A client that sends all of a body before it reads gets the answer, and no reset.
 TEST(HttpLimits, TakesTheRestOfARefusedBody) {
   TestServer server({.max_body_bytes = 1000});
