@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <thread>
@@ -117,6 +118,25 @@ TEST(HttpLimits, ASlowHeadEnds) {
   EXPECT_EQ(client.response().status, 408);
   EXPECT_TRUE(client.is_closed());
   EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+TEST(HttpLimits, AThousandSlowHeadsDelayNobody) {
+  TestServer server({.header_time = 500ms});
+  std::vector<RawHttpClient> slow;
+  for (int i = 0; i < 1000; ++i) {
+    slow.emplace_back(server.port());
+    slow.back().send("GET / HT");
+  }
+  RawHttpClient client(server.port());
+  std::vector<Clock::duration> times;
+  for (int i = 0; i < 101; ++i) {
+    const auto begin = Clock::now();
+    ASSERT_EQ(client.request(raw_request("GET", "/health")).status, 200);
+    times.push_back(Clock::now() - begin);
+  }
+  std::ranges::sort(times);
+  EXPECT_LT(times[99], 50ms);
+  for (RawHttpClient& one : slow) ASSERT_EQ(one.response().status, 408);
 }
 
 TEST(HttpLimits, ASlowBodyEnds) {
