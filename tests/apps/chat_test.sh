@@ -16,7 +16,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export XDG_STATE_HOME="$work/state" TERM=xterm NO_COLOR=1
 unset COLUMNS
-fairy() { "$headrace" run fairy-hybrid -t 1 "$@"; }
+printf '%s' '{% for m in messages %}{{ m.content }}{% endfor %}' >"$work/plain.jinja"
+printf '%s' '{{ messages[-1].content }}<think>
+' >"$work/think.jinja"
+printf '%s' '{{ raise_exception("no, not " + messages[-1].content) }}' >"$work/raise.jinja"
+tale="fairy-hybrid --chat-template $work/plain.jinja -t 1"  # the messages, one behind the other
+fairy() { "$headrace" run $tale "$@"; }
 
 # One message.
 one=$(fairy "Once upon a time" -n 24 -s 5 </dev/null)
@@ -43,10 +48,6 @@ cp "$demos/fairy-hybrid/tokenizer.json" "$work/bare/"
 bare() { "$headrace" run "$work/bare" --random-weights 1 -t 1 "$@" </dev/null; }
 check "no template" "headrace: $work/bare has no chat template: headrace generate continues a text with it, and --chat-template FILE brings one; 2" \
   "$(bare "Once" -n 4 2>&1); $(status bare "Once" -n 4)"
-printf '%s' '{% for m in messages %}{{ m.content }}{% endfor %}' >"$work/plain.jinja"
-printf '%s' '{{ messages[-1].content }}<think>
-' >"$work/think.jinja"
-printf '%s' '{{ raise_exception("no, not " + messages[-1].content) }}' >"$work/raise.jinja"
 check "a template of a file" 1 "$(bare "Once" -n 4 --chat-template "$work/plain.jinja" --json | grep -c '"completion_tokens": 4')"
 check "what it raises" "2 1" "$(status bare "x" --chat-template "$work/raise.jinja") $(bare "x" --chat-template "$work/raise.jinja" 2>&1 | grep -c '^headrace: .*no, not x')"
 check "thinking is no part of the answer" "" "$(bare "Once" -n 8 --chat-template "$work/think.jinja")"
@@ -85,28 +86,28 @@ chat() {  # chat OPTIONS LINES...: its status
 shown() { sed -e 's/\x1b\[[?0-9;]*[a-zA-Z]//g' "$screen" | tr -d '\r'; }
 beginning="Once upon a time there was a king who had a golden bird, and the king was very old and had three sons, of whom the youngest was called"
 
-check "a chat" 0 "$(chat "fairy-hybrid -t 1 -n 40 -s 1" "$beginning" /stats "Then the fox said" /stats "/save $work/saved.json" /exit)"
+check "a chat" 0 "$(chat "$tale -n 40 -s 1" "$beginning" /stats "Then the fox said" /stats "/save $work/saved.json" /exit)"
 check "its first line" 1 "$(shown | grep -cx 'fairy-hybrid, 12 M parameters, CPU; /help')"
 check "its second turn computes what is new alone" "0 64" "$(shown | grep -oP '^prompt .*, \K[0-9]+(?= of them cached)' | xargs)"
 check "its file" "4 1" "$(grep -cE '^    \{"role": "(user|assistant)", "content": ".+"\},?$' "$work/saved.json") $(grep -c '^  "params": {"seed": 1, "max_tokens": 40}$' "$work/saved.json")"
 check "what was typed" "$beginning" "$(head -1 "$work/state/headrace/history")"
-check "a conversation goes on" 0 "$(chat "fairy-hybrid -t 1" "/load $work/saved.json" "And" "/save $work/more.json" /bye)"
+check "a conversation goes on" 0 "$(chat "$tale" "/load $work/saved.json" "And" "/save $work/more.json" /bye)"
 check "behind what was said, with its settings" "6 1" "$(grep -c '"role"' "$work/more.json") $(grep -c '"max_tokens": 40' "$work/more.json")"
 check "files and settings that are none, in a sentence each" 0 \
-  "$(echo notes >"$work/notes"; chat "fairy-hybrid -t 1 -n 8" "/load $work/none" "/load $work/notes" "/save $work/notes" "/set heat 1" "/set top_p 2" /retry /exit)"
+  "$(echo notes >"$work/notes"; chat "$tale -n 8" "/load $work/none" "/load $work/notes" "/save $work/notes" "/set heat 1" "/set top_p 2" /retry /exit)"
 check "these sentences" 6 "$(shown | grep -cE "^($work/none: cannot be read: .*|$work/notes: not valid JSON.*|$work/notes: exists and is no conversation, expected a new file|there is no setting 'heat', expected one of: .*|top_p is 2, expected .* to 1|there is no command /retry.*)$")"
-check "Ctrl-C ends the answer and not the chat" 0 "$(chat "fairy-hybrid -t 1 -n 4000" "Once" ... "/save $work/cut.json" /exit)"
+check "Ctrl-C ends the answer and not the chat" 0 "$(chat "$tale -n 4000" "Once" ... "/save $work/cut.json" /exit)"
 check "which keeps what came" 2 "$(grep -cE '"role": "(user|assistant)", "content": ".+"' "$work/cut.json")"
-check "twice at an empty line, it does" "0 1" "$(chat "fairy-hybrid -t 1 -n 8" ^C ^C) $(shown | grep -cx '(Ctrl-C again ends the chat)')"
-check "lines that belong together" 0 "$(chat "fairy-hybrid -t 1 -n 8" 'one \' two '"""' three 'four"""' "/save $work/lines.json" /exit)"
+check "twice at an empty line, it does" "0 1" "$(chat "$tale -n 8" ^C ^C) $(shown | grep -cx '(Ctrl-C again ends the chat)')"
+check "lines that belong together" 0 "$(chat "$tale -n 8" 'one \' two '"""' three 'four"""' "/save $work/lines.json" /exit)"
 check "as messages" "one \\ntwo three\\nfour" "$(grep -oP '"role": "user", "content": "\K[^"]*' "$work/lines.json" | paste -sd" ")"
 long=$(printf 'and so on %.0s' {1..40})
-check "a full context" 0 "$(chat "fairy-hybrid -t 1 -c 128 -n 64" "$beginning" "$long" /clear "Once" /exit)"
+check "a full context" 0 "$(chat "$tale -c 128 -n 64" "$beginning" "$long" /clear "Once" /exit)"
 check "says so, and the chat goes on" "1 1" "$(shown | grep -c 'the context holds 128: /clear forgets the conversation') $(shown | grep -A2 '^>>> Once$' | grep -c ' [a-z]')"
 check "thinking is folded" 0 "$(chat "$work/bare --random-weights 1 -t 1 -n 30 --chat-template $work/think.jinja" "Once" /exit)"
 check "into a line" 1 "$(shown | grep -cE 'thought for [0-9.]+ s$')"
-check "blocks while they are denoised" "0 yes 1" \
-  "$(chat "puzzle-diffusion -t 1" "sort: 79285432 =" /exit) $(grep -aq '░' "$screen" && echo yes) $(shown | grep -c '22345789')"
+check "blocks while they are denoised" "0 yes" \
+  "$(chat "fairy-diffusion --chat-template $work/plain.jinja -t 1 -n 16" "Once upon" /exit) $(grep -aq '░' "$screen" && echo yes)"
 check "no control character of a model steers the terminal" "" \
   "$(chat "$work/bare --random-weights 1 -t 1 -n 200 --chat-template $work/plain.jinja" "x" /exit >/dev/null; sed -e 's/\x1b\[[?0-9;]*[a-zA-Z]//g' "$screen" | tr -d '\r\n\t\b' | tr -cd '\000-\037\177')"
 
