@@ -332,7 +332,7 @@ TEST(Server, IsNotReadyWhileAStepHangs) {
   EXPECT_TRUE(waiting->wait_for_end());
   EXPECT_EQ(waiting->status(), 200);
   EXPECT_TRUE(serving.becomes_idle());
-  EXPECT_EQ(serving.get("/readyz")->status(), 200);
+  EXPECT_EQ(serving.get("/readyz")->status(), 200) << "the engine goes on";
 }
 
 TEST(Server, TokenizesAndBack) {
