@@ -17,11 +17,11 @@ struct BatchRunner::Job {
   int32_t line = 0;
   int64_t number = 0;  // of the line in the file
   std::optional<std::string> custom_id;
-  std::optional<CompletionCollector> choices;
+  std::unique_ptr<CompletionResponse> response;
   std::vector<GenerationRequest> requests;  // until they are submitted
   std::vector<int64_t> ids;                 // of the engine's requests, one for each prompt
 
-  int32_t num_choices() const { return choices ? choices->request().num_choices() : 0; }
+  int32_t num_choices = 0;
 };
 
 BatchRunner::BatchRunner(AsyncLLM& llm, EventQueue& events, const BatchInput& input, PartialResults& results,
@@ -31,6 +31,7 @@ BatchRunner::BatchRunner(AsyncLLM& llm, EventQueue& events, const BatchInput& in
       input_(input),
       config_(std::move(config)),
       defaults_(llm.default_params()),
+      prompt_size_(llm.tokenizer(), llm.config().max_context_len),
       results_(results) {}
 
 BatchTotals BatchRunner::run(const GoOn& go_on) {
@@ -88,7 +89,7 @@ void BatchRunner::feed() {
       job->line = line, job->number = input_.number(line);
       try {
         read(*job);
-        warn_of_unknown(job->choices->request());
+        warn_of_unknown(job->response->request());
         submit(job);
       } catch (const RequestError& error) {
         fail(*job, error);
@@ -109,14 +110,20 @@ void BatchRunner::read(Job& job) const {
   job.custom_id = line.custom_id();
   CompletionRequest request = completion_request(line.body(), defaults_);
   check(request);
-  job.requests = generation_requests(request, llm_.tokenizer(), llm_.config().max_context_len);
+  job.requests = generation_requests(request, llm_.tokenizer(), prompt_size_);
+  job.num_choices = request.num_choices();
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < job.requests.size(); ++i) {
     GenerationRequest& one = job.requests[i];
     if (!one.params.seed) one.params.seed = stable_hash(str(config_.seed, ':', job.number, ':', i));
     prompts.push_back(one.prompt_ids);
   }
-  job.choices.emplace(std::move(request), std::move(prompts), llm_.tokenizer());
+  ResponseInfo head{.id = "cmpl-" + batch_line_id(job.number, job.custom_id),
+                    .created = input_.modified(),
+                    .model = request.model.empty() ? config_.model_names.front() : request.model,
+                    .shows_cached_tokens = false};
+  job.response =
+      std::make_unique<CompletionResponse>(std::move(request), std::move(head), std::move(prompts), llm_.tokenizer());
 }
 
 void BatchRunner::check(const CompletionRequest& request) const {
@@ -128,7 +135,7 @@ void BatchRunner::check(const CompletionRequest& request) const {
                      "model_not_found");
 }
 
-void BatchRunner::warn_of_unknown(const CompletionRequest& request) {
+void BatchRunner::warn_of_unknown(const ApiRequest& request) {
   for (const std::string& name : request.unknown_fields) {
     if (warned_.size() < 20 && warned_.insert(name).second && config_.warn) {
       config_.warn(str("the field '", printable(name), "' of a request is unknown and ignored"));
@@ -138,7 +145,7 @@ void BatchRunner::warn_of_unknown(const CompletionRequest& request) {
 
 void BatchRunner::submit(const std::shared_ptr<Job>& job) {
   std::unique_lock lock(mutex_);
-  const int32_t more = job->num_choices();
+  const int32_t more = job->num_choices;
   room_.wait(lock, [&] { return is_stopping_ || num_submitted_ == 0 || num_submitted_ + more <= config_.window; });
   if (is_stopping_) return;
   try {
@@ -169,9 +176,9 @@ void BatchRunner::take(const GenerationEvent& event) {
     place = found->second;
   }
   try {
-    const auto then = place.job->choices->push(place.prompt, event.choice, event.outputs);
-    if (then == CompletionCollector::Then::kAbort) llm_.abort(event.request_id, event.choice);
-    if (place.job->choices->done()) end(*place.job);
+    const auto then = place.job->response->push(place.prompt, event);
+    if (then == Response::Then::kAbort) llm_.abort(event.request_id, event.choice);
+    if (place.job->response->done()) end(*place.job);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kCuda || error.code() == ErrorCode::kIo) throw;
     for (const int64_t id : place.job->ids) llm_.abort(id);
@@ -180,13 +187,8 @@ void BatchRunner::take(const GenerationEvent& event) {
 }
 
 void BatchRunner::end(const Job& job) {
-  const CompletionCollector& choices = *job.choices;
-  const std::string& name = choices.request().model;
-  std::string body = choices.json({.id = "cmpl-" + batch_line_id(job.number, job.custom_id),
-                                   .created = input_.modified(),
-                                   .model = name.empty() ? config_.model_names.front() : name,
-                                   .shows_cached_tokens = false});
-  const auto usage = choices.usage();
+  std::string body = job.response->json({});
+  const auto usage = job.response->usage();
   const std::lock_guard lock(mutex_);
   totals_.prompt_tokens += usage.prompt_tokens;
   totals_.completion_tokens += usage.completion_tokens;
@@ -206,7 +208,7 @@ void BatchRunner::write(const Job& job, int status, std::string body) {
   ++totals_.lines;
   if (job.ids.empty()) return;
   for (const int64_t id : job.ids) places_.erase(id);
-  num_submitted_ -= job.num_choices();
+  num_submitted_ -= job.num_choices;
   room_.notify_one();
 }
 

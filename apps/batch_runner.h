@@ -15,6 +15,7 @@
 #include "batch_input.h"
 #include "headrace/llm/async_llm.h"
 #include "headrace/serve/completion_response.h"
+#include "headrace/serve/prompt_size.h"
 #include "headrace/serve/request_error.h"
 #include "partial_results.h"
 
@@ -55,7 +56,7 @@ class BatchRunner {
   void feed();
   void read(Job& job) const;
   void check(const CompletionRequest& request) const;
-  void warn_of_unknown(const CompletionRequest& request);
+  void warn_of_unknown(const ApiRequest& request);
   void submit(const std::shared_ptr<Job>& job);
   void take(const GenerationEvent& event);
   void end(const Job& job);
@@ -70,6 +71,7 @@ class BatchRunner {
   const BatchInput& input_;
   const BatchRunnerConfig config_;
   const SamplingParams defaults_;
+  const PromptSize prompt_size_;
   std::set<std::string> warned_;  // unknown fields
 
   std::mutex mutex_;  // of all that follows

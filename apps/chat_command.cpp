@@ -12,19 +12,19 @@
 namespace headrace::app {
 namespace {
 
-using Kind = ChatCommand::Kind;
+using CommandKind = ChatCommand::Kind;
 
 struct Name {
   std::string_view word;
-  Kind kind;
+  CommandKind kind;
 };
 
 // The first of a kind is the one that /help names; others are of llama.cpp, Ollama and their kin.
-constexpr Name kNames[] = {
-    {"clear", Kind::kClear},  {"new", Kind::kClear},  {"reset", Kind::kClear}, {"system", Kind::kSystem},
-    {"save", Kind::kSave},    {"load", Kind::kLoad},  {"set", Kind::kSet},     {"stats", Kind::kStats},
-    {"status", Kind::kStats}, {"show", Kind::kStats}, {"help", Kind::kHelp},   {"?", Kind::kHelp},
-    {"exit", Kind::kExit},    {"bye", Kind::kExit},   {"quit", Kind::kExit},   {"q", Kind::kExit}};
+constexpr Name kChatNames[] = {
+    {"clear", CommandKind::kClear},  {"new", CommandKind::kClear},  {"reset", CommandKind::kClear}, {"system", CommandKind::kSystem},
+    {"save", CommandKind::kSave},    {"load", CommandKind::kLoad},  {"set", CommandKind::kSet},     {"stats", CommandKind::kStats},
+    {"status", CommandKind::kStats}, {"show", CommandKind::kStats}, {"help", CommandKind::kHelp},   {"?", CommandKind::kHelp},
+    {"exit", CommandKind::kExit},    {"bye", CommandKind::kExit},   {"quit", CommandKind::kExit},   {"q", CommandKind::kExit}};
 
 constexpr std::string_view kSpace = " \t\r\n";
 
@@ -44,15 +44,15 @@ std::optional<ChatCommand> chat_command(std::string_view line) {
   if (!line.starts_with('/')) return std::nullopt;
   const std::string_view word = line.substr(1, line.find_first_of(kSpace) - 1);
   if (!is_name(word)) return std::nullopt;
-  const Name* found = std::ranges::find(kNames, word, &Name::word);
-  return ChatCommand{.kind = found == std::end(kNames) ? Kind::kUnknown : found->kind,
+  const Name* found = std::ranges::find(kChatNames, word, &Name::word);
+  return ChatCommand{.kind = found == std::end(kChatNames) ? CommandKind::kUnknown : found->kind,
                      .word = fmt::format("/{}", word),
                      .rest = std::string(trimmed(line.substr(1 + word.size())))};
 }
 
 std::string unknown_command(const ChatCommand& command) {
   std::vector<std::string> words;
-  for (const Name& name : kNames) words.push_back(fmt::format("/{}", name.word));
+  for (const Name& name : kChatNames) words.push_back(fmt::format("/{}", name.word));
   const auto near = nearest(command.word, words);
   return fmt::format("there is no command {}{}; /help lists them, and a message may begin with a space", command.word,
                      near ? fmt::format(", did you mean {}?", *near) : "");

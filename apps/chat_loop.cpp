@@ -15,7 +15,7 @@
 namespace headrace::app {
 namespace {
 
-using Kind = ChatCommand::Kind;
+using CommandKind = ChatCommand::Kind;
 
 void say(std::string_view sentence) { write_err(without_controls(sentence, Keep::kLinesAndTabs) + "\n"); }
 
@@ -93,15 +93,15 @@ class Chat {
 
   void obey(const ChatCommand& command) {
     switch (command.kind) {
-      case Kind::kClear: return session_.clear();
-      case Kind::kSystem: return set_system(command.rest);
-      case Kind::kSave: return save(command.rest);
-      case Kind::kLoad: return load(command.rest);
-      case Kind::kSet: return set_value(command.rest);
-      case Kind::kStats: return say_lines(session_.stats_text());
-      case Kind::kHelp: return say_lines(chat_help());
-      case Kind::kExit: ended_ = true; return;
-      case Kind::kUnknown: return say(unknown_command(command));
+      case CommandKind::kClear: return session_.clear();
+      case CommandKind::kSystem: return set_system(command.rest);
+      case CommandKind::kSave: return save(command.rest);
+      case CommandKind::kLoad: return load(command.rest);
+      case CommandKind::kSet: return set_value(command.rest);
+      case CommandKind::kStats: return say_lines(session_.stats_text());
+      case CommandKind::kHelp: return say_lines(chat_help());
+      case CommandKind::kExit: ended_ = true; return;
+      case CommandKind::kUnknown: return say(unknown_command(command));
     }
   }
 

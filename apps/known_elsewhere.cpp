@@ -10,20 +10,22 @@ namespace {
 
 constexpr std::string_view kOnGpu = "--device cuda runs all layers on the GPU";
 constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
-constexpr std::string_view kNoServer = "there is no server yet; headrace run-batch runs the requests of a file";
+constexpr std::string_view kServer = "headrace serve MODEL answers requests, and headrace run-batch those of a file";
+constexpr std::string_view kPull = "headrace pull NAME downloads a model from Hugging Face's hub";
+constexpr std::string_view kWholeModel =
+    "headrace pull NAME downloads all that a model needs; no files in GGUF are read";
+constexpr std::string_view kOtherHub =
+    "headrace pull NAME downloads from Hugging Face's hub, or from that of HF_ENDPOINT";
+constexpr std::string_view kToken = "HF_TOKEN is the variable with the hub's token; headrace pull has --token, too";
+constexpr std::string_view kCacheFolder = "HF_HUB_CACHE is the variable that names the cache of models";
+constexpr std::string_view kRemoval = "headrace rm NAME removes a model from Hugging Face's cache";
 constexpr std::string_view kChat = "headrace run MODEL chats, by the model's chat template";
 constexpr std::string_view kOneMessage = "headrace run MODEL \"TEXT\" answers one message";
 constexpr std::string_view kNoTemplate = "leave it out: headrace generate applies no chat template";
-constexpr std::string_view kNoDownload =
-    "headrace downloads no models yet; hf download NAME (of Hugging Face's tools) stores one, and headrace generate "
-    "NAME finds it";
-constexpr std::string_view kNoRemoval =
-    "headrace only reads Hugging Face's cache; hf cache (of Hugging Face's tools) changes it";
 constexpr std::string_view kNoMaking = "headrace reads models as they are; --adapter merges a LoRA while one is loaded";
 constexpr std::string_view kNoProcesses =
     "nothing runs in the background: a model is there as long as the command that runs it";
-constexpr std::string_view kShowModel =
-    "headrace list shows the models that are here, and headrace doctor MODEL says what one is";
+constexpr std::string_view kShowModel = "headrace show MODEL says what a model is";
 constexpr std::string_view kCacheType = "--kv-cache-dtype is that of keys and of values";
 constexpr std::string_view kAttention = "--attention-backend chooses how attention runs";
 constexpr std::string_view kSteps = "--max-num-batched-tokens is how much of a prompt runs at once";
@@ -58,19 +60,18 @@ const Table& sentences() {
       {"chat", kChat},
       {"complete", "headrace generate completes a text"},
       {"completion", "there is no completion for shells yet; headrace help lists the commands"},
-      {"cp", kNoRemoval},
+      {"cache", "headrace list shows Hugging Face's cache, and headrace rm NAME removes a model from it"},
+      {"cp", "a model of Hugging Face's cache has one name"},
       {"create", kNoMaking},
-      {"download", kNoDownload},
+      {"delete", kRemoval},
+      {"download", kPull},
       {"info", kShowModel},
       {"ls", "headrace list shows the models that are here"},
       {"ps", kNoProcesses},
-      {"pull", kNoDownload},
       {"push", "headrace uploads no models"},
       {"quantize", kNoMaking},
-      {"rm", kNoRemoval},
-      {"serve", kNoServer},
-      {"server", kNoServer},
-      {"show", kShowModel},
+      {"remove", kRemoval},
+      {"server", kServer},
       {"stop", kNoProcesses},
       // GPUs and memory.
       {"-cmoe", kOnGpu},
@@ -109,18 +110,18 @@ const Table& sentences() {
       {"-fit", kMemoryShare},
       {"--fit", kMemoryShare},
       // Servers and batches.
-      {"-np", kNoServer},
-      {"--parallel", kNoServer},
-      {"-cb", kNoServer},
-      {"--cont-batching", kNoServer},
-      {"--max-num-seqs", kNoServer},
-      {"--max-running-requests", kNoServer},
-      {"--max-batch-size", kNoServer},
-      {"--host", kNoServer},
-      {"--port", kNoServer},
-      {"--api-key", kNoServer},
-      {"--served-model-name", kNoServer},
-      {"--alias", kNoServer},
+      {"-np", kServer},
+      {"--parallel", kServer},
+      {"-cb", kServer},
+      {"--cont-batching", kServer},
+      {"--max-num-seqs", kServer},
+      {"--max-running-requests", kServer},
+      {"--max-batch-size", kServer},
+      {"--host", kServer},
+      {"--port", kServer},
+      {"--api-key", kServer},
+      {"--served-model-name", kServer},
+      {"--alias", kServer},
       {"-b", kSteps},
       {"--batch-size", kSteps},
       {"-ub", kSteps},
@@ -155,13 +156,16 @@ const Table& sentences() {
       {"--keepalive", kNoProcesses},
       {"--keep-alive", kNoProcesses},
       // Models.
-      {"-hff", kNoDownload},
-      {"--hf-file", kNoDownload},
-      {"-hft", kNoDownload},
-      {"--hf-token", kNoDownload},
-      {"-mu", kNoDownload},
-      {"--model-url", kNoDownload},
-      {"--download-dir", "HF_HUB_CACHE is the variable that names the cache of models"},
+      {"-hff", kWholeModel},
+      {"--hf-file", kWholeModel},
+      {"-hft", kToken},
+      {"--hf-token", kToken},
+      {"--token", kToken},
+      {"-mu", kOtherHub},
+      {"--model-url", kOtherHub},
+      {"--cache-dir", kCacheFolder},
+      {"--local-dir", kCacheFolder},
+      {"--download-dir", kCacheFolder},
       {"--tokenizer", "the tokenizer is that of the model's directory"},
       {"--tokenizer-path", "the tokenizer is that of the model's directory"},
       {"--trust-remote-code", "leave it out: no code of a checkpoint is run"},
@@ -257,6 +261,7 @@ const Table& same_options() {
   static const Table kOptions = {
       {"-hf", "--model"},
       {"-hfr", "--model"},
+      {"--local-files-only", "--offline"},
       {"--hf-repo", "--model"},
       {"--model-path", "--model"},
       {"--model-name", "--model"},
@@ -280,6 +285,13 @@ const Table& same_options() {
       {"--gen-len", "--max-tokens"},
       {"--num-predict", "--max-tokens"},
       {"--random-seed", "--seed"},
+      {"-a", "--served-model-name"},
+      {"-H", "--host"},
+      {"--disable-radix-cache", "--no-enable-prefix-caching"},
+      {"--max-num-queued-reqs", "--max-queued-requests"},
+      {"--max-num-queued-tokens", "--max-queued-tokens"},
+      {"--timeout", "--request-timeout"},
+      {"--chat-template-file", "--chat-template"},
       {"-np", "--max-num-seqs"},
       {"--parallel", "--max-num-seqs"},
       {"--max-running-requests", "--max-num-seqs"},

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // One line of the file.
-std::string escaped(std::string_view line) {
+std::string escaped_line(std::string_view line) {
   std::string out;
   for (const char c : line) {
     if (c == '\\' || c == '\n') out += '\\';
@@ -31,7 +31,7 @@ void write_lines(const fs::path& file, const std::vector<std::string>& lines, in
   const int out = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | mode, 0600);
   if (out < 0) return;
   std::string text;
-  for (const std::string& line : lines) text += escaped(line);
+  for (const std::string& line : lines) text += escaped_line(line);
   write_all(out, text);
   close(out);
 }

@@ -10,4 +10,9 @@ namespace headrace::app {
 // callback. Callable from any thread.
 LogCallback log_to_stderr(const std::string& level);
 
+enum class LogFormat : unsigned char { kText, kJson };
+// As above, for a program that runs for long: each line has the time; kJson: one object {"time": ..., "level": ...,
+// "message": ...} a line.
+LogCallback timed_log(const std::string& level, LogFormat format);
+
 }  // namespace headrace::app

@@ -16,6 +16,7 @@
 #include "run.h"
 #include "run_batch.h"
 #include "sampling_flags.h"
+#include "serve.h"
 #include "version.h"
 
 namespace {
@@ -30,9 +31,12 @@ struct Commands {
   PuzzleFlags puzzles;
   RunFlags run;
   RunBatchFlags batch;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained;
+  PullFlags pull;
+  ServeFlags serve;
+  Origins origins;
+  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
   BenchLoad load;
-  bool json = false;
+  bool json = false, yes = false;
   int status = 0;
 
   Output output() const { return json ? Output::kJson : Output::kText; }
@@ -98,6 +102,12 @@ void add_run_batch(CLI::App& app, Commands& c) {
   add_run_batch_flags(*batch, c.batch);
   batch->add_flag("--json", c.json, "print one JSON object: requests, failed, tokens, seconds");
   batch->callback([&c] { c.status = run_batch(c.batch, c.output()); });
+}
+
+void add_serve(CLI::App& app, Commands& c) {
+  CLI::App* serve = app.add_subcommand("serve", "answer the requests of OpenAI's and Ollama's clients");
+  add_serve_flags(*serve, c.serve);
+  serve->callback([&c, serve] { c.status = app::serve(c.serve, *serve, c.origins); });
 }
 
 void add_perplexity(CLI::App& eval, Commands& c) {
@@ -189,6 +199,32 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.load); });
 }
 
+void add_model_commands(CLI::App& app, Commands& c) {
+  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub into its cache");
+  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
+  pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
+  pull->add_option("--token", c.pull.token,
+                   "token of the hub, for gated and private models (default: HF_TOKEN, or what hf auth login stored)")
+      ->type_name("TOKEN");
+  pull->add_flag("--json", c.json, "one JSON object per line: plan, progress, done");
+  pull->callback([&c] { c.status = pull_command(c.pull, c.output()); });
+
+  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
+      ->callback([&c] { c.status = list_models(c.output()); })
+      ->add_flag("--json", c.json, "one JSON array");
+
+  CLI::App* show = app.add_subcommand("show", "what a model is, how large, and where");
+  show->add_option("model", c.shown, "model directory or name")->type_name(kModel)->required();
+  show->add_flag("--json", c.json, "one JSON object");
+  show->callback([&c] { c.status = show_model(c.shown, c.output()); });
+
+  CLI::App* remove = app.add_subcommand("rm", "remove a model from Hugging Face's cache");
+  remove->add_option("model", c.removed, "its name; with @REVISION that snapshot alone")->type_name(kModel)->required();
+  remove->add_flag("-y,--yes", c.yes, "do not ask");
+  remove->add_flag("--json", c.json, "one JSON object: what was removed, and bytes freed");
+  remove->callback([&c] { c.status = remove_model(c.removed, c.yes ? Confirm::kAssumed : Confirm::kAsk, c.output()); });
+}
+
 int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app(
       "headrace runs language models on a CPU or an NVIDIA GPU: causal transformers, hybrids with Gated DeltaNet, and "
@@ -198,26 +234,26 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   app.set_help_all_flag("--help-all", "all options");
   app.require_subcommand(1);
   Commands commands;
-  for (ModelFlags* flags : {&commands.generate.model, &commands.run.generate.model, &commands.demo.model,
-                            &commands.perplexity, &commands.batch.model, &commands.puzzles.model, &commands.bench}) {
+  for (ModelFlags* flags :
+       {&commands.generate.model, &commands.run.generate.model, &commands.demo.model, &commands.perplexity,
+        &commands.batch.model, &commands.serve.model, &commands.puzzles.model, &commands.bench}) {
     flags->guard = &guard;
   }
   add_generate(app, commands);
   add_run(app, commands);
   add_demo(app, commands);
   add_run_batch(app, commands);
+  add_serve(app, commands);
   CLI::App* eval =
       app.add_subcommand("eval", "measure a model: perplexity of a text, or puzzles")->require_subcommand(1);
   add_perplexity(*eval, commands);
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
-  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
-      ->callback([&commands] { commands.status = list_models(commands.output()); })
-      ->add_flag("--json", commands.json, "one JSON array");
+  add_model_commands(app, commands);
   app.add_subcommand("help", "help for a command: headrace help COMMAND");  // with_help_options reads it
   app.add_subcommand("version", "the version");
   check_values(app);
-  const int status = parse_line(app, {argv + 1, argv + argc});
+  const int status = parse_line(app, {argv + 1, argv + argc}, commands.origins);
   return status != 0 ? status : commands.status;
 }
 

@@ -40,6 +40,21 @@ std::optional<int64_t> bytes_of(std::string text) {
   return fits ? std::optional(*number * factor) : std::nullopt;
 }
 
+constexpr std::string_view kTimeExpected = "seconds, or as 30s, 500ms, 2m or 1h; 0: none";
+
+std::optional<int64_t> milliseconds_of(std::string_view text) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0 || number > kMost) return std::nullopt;
+  const std::string_view unit(end, text.data() + text.size());
+  for (const auto& [name, factor] :
+       {std::pair<std::string_view, int64_t>{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60'000}, {"h", 3'600'000}}) {
+    if (unit == name) return number * factor;
+  }
+  return std::nullopt;
+}
+
 template <class T>
 std::string integers(T least, T most) {
   return fmt::format("an integer from {} to {}", least, most);
@@ -92,6 +107,7 @@ CLI::Validator not_empty(const std::string& expected) {
 // Returns the kind of value that the named type stands for: "a file", "an integer".
 std::string_view expected_of_type(std::string_view type) {
   if (type == kSize) return kSizeExpected;
+  if (type == kTime) return kTimeExpected;
   if (type == kFile) return "a file";
   if (type == kDirectory) return "a directory";
   if (type == kName) return "a name";
@@ -129,6 +145,16 @@ CLI::Validator memory_size() {
             const auto bytes = bytes_of(text);
             if (!bytes) return not_expected(text, kSizeExpected);
             text = std::to_string(*bytes);
+            return std::string();
+          },
+          ""};
+}
+
+CLI::Validator duration() {
+  return {[](std::string& text) {
+            const auto milliseconds = milliseconds_of(text);
+            if (!milliseconds) return not_expected(text, kTimeExpected);
+            text = std::to_string(*milliseconds);
             return std::string();
           },
           ""};

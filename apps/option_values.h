@@ -20,6 +20,10 @@ CLI::Validator number_in(double least, double most);
 // are powers of 1000, as in vLLM.
 CLI::Validator memory_size();
 
+// Replaces a time by its milliseconds: "30" and "30s" are seconds, "500ms", "2m", "1h"; 0: none.
+inline constexpr const char* kTime = "TIME";
+CLI::Validator duration();
+
 // "auto,float32" of an option that takes one of these; empty where any value will do.
 std::string choices_of(const CLI::Option& option);
 // Returns the values that the option accepts: "auto or float32", "an integer from 1 to 1024", "a file".

@@ -40,7 +40,7 @@ std::string parse_failure(const CLI::App& app, const CLI::ParseError& error) {
   return message.value_or(error.what());
 }
 
-int parsed(CLI::App& app, const std::vector<std::string>& words) {
+int parsed(CLI::App& app, const std::vector<std::string>& words, const Origins& origins) {
   std::vector<const char*> line{"headrace"};
   for (const std::string& word : words) line.push_back(word.c_str());
   try {
@@ -50,23 +50,25 @@ int parsed(CLI::App& app, const std::vector<std::string>& words) {
   } catch (const CLI::CallForAllHelp&) {
     print_help(app, HelpLength::kFull);
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() != 0) return misused(with_names(app, words, parse_failure(app, e)));
+    if (e.get_exit_code() != 0) {
+      return misused(with_origin(origins, with_names(app, words, parse_failure(app, e))));
+    }
     std::ostringstream version;
     app.exit(e, version);
     write_out(version.str());
   } catch (const Error& e) {
-    throw Error(e.code(), in_flags(parsed_command(app), e.what()));
+    throw Error(e.code(), with_origin(origins, in_flags(parsed_command(app), e.what())));
   }
   return 0;
 }
 
 }  // namespace
 
-int parse_line(CLI::App& app, const std::vector<std::string>& arguments) {
+int parse_line(CLI::App& app, const std::vector<std::string>& arguments, Origins& origins) {
   const std::vector<std::string> ours = in_our_words(app, with_help_options(arguments));
   const std::vector<std::string> words = with_empty_values(app, ours);
   if (const auto unknown = unknown_argument(app, words)) return misused(with_names(app, words, *unknown));
-  return parsed(app, words);
+  return parsed(app, with_settings(app, words, origins), origins);
 }
 
 }  // namespace headrace::app

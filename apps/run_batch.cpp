@@ -13,17 +13,14 @@
 #include "batch_input.h"
 #include "batch_runner.h"
 #include "exit_status.h"
-#include "headrace/core/host_memory.h"
 #include "headrace/llm/async_llm.h"
-#include "headrace/ops/cuda_module.h"
-#include "headrace/ops/device_registry.h"
 #include "headrace/serve/stable_hash.h"
 #include "headrace/text/json_string.h"
 #include "interrupt.h"
 #include "load_model.h"
+#include "many_requests.h"
 #include "model_files.h"
 #include "model_flags.h"
-#include "model_need.h"
 #include "model_options.h"
 #include "model_path.h"
 #include "option_values.h"
@@ -68,14 +65,6 @@ std::string state_of_files(const fs::path& directory) {
   return hash_text(hash);
 }
 
-std::vector<std::string> model_names(const RunBatchFlags& flags, const fs::path& directory) {
-  if (!flags.served_names.empty()) return flags.served_names;
-  std::string given = flags.model.model.empty() ? directory.filename().string() : flags.model.model;
-  while (given.size() > 1 && given.ends_with('/')) given.pop_back();
-  const std::string last = fs::path(given).filename();
-  return last == given ? std::vector{given} : std::vector{given, last};
-}
-
 // All that decides the results of a run in strict mode.
 RunSettings settings_of(const RunBatchFlags& flags, const BatchInput& input, const fs::path& model,
                         const std::vector<std::string>& names) {
@@ -96,19 +85,6 @@ RunSettings settings_of(const RunBatchFlags& flags, const BatchInput& input, con
           {"--attn-impl", m.attn_impl},
           {"--kernel-set", m.kernel_set},
           {"--page-size", str(m.page_size)}};
-}
-
-// Requests of a chat's length that half of the free memory holds; from some number on, more make no step faster.
-int32_t default_num_seqs(const ModelInfo& model, const LLMOptions& options) {
-  constexpr int64_t kTokens = 1024, kMostOnCpu = 32, kMostOnDevice = 256;
-  const Device device = open_device(options.device, options.log)->device();
-  const bool on_cpu = device.type == DeviceType::kCPU;
-  const int64_t free = on_cpu ? available_host_memory().value_or(std::numeric_limits<int64_t>::max())
-                              : cuda_module().free_bytes(device.index);
-  const ModelNeed need = need_of(model, options.kv_dtype);
-  const int64_t budget = options.cache_memory.value_or((free - need.weights) / 2);
-  const int64_t fitting = budget / std::max<int64_t>(1, need.per_request + kTokens * need.per_token);
-  return static_cast<int32_t>(std::clamp<int64_t>(fitting, 1, on_cpu ? kMostOnCpu : kMostOnDevice));
 }
 
 class BatchProgress {
@@ -166,14 +142,6 @@ struct Run {
   std::vector<std::string> names;
 };
 
-LLMOptions batch_options(const Run& run, LLMOptions options) {
-  const ModelInfo info = options.random_weights ? stated_info(run.description, {.dtype = options.dtype})
-                                                : model_summary(run.description, {.dtype = options.dtype}).info;
-  const std::optional<int32_t> stated = run.flags.max_num_seqs;
-  options.max_num_seqs = stated ? *stated : default_num_seqs(info, options);
-  return options;
-}
-
 // Fills in what the report says of this run.
 void run_requests(const Run& run, const LLMOptions& options, RunReport& report) {
   const auto start = Clock::now();
@@ -218,21 +186,11 @@ void add_run_batch_flags(CLI::App& command, RunBatchFlags& f) {
   refuse_standard_output(*output->type_name(kFile)->required());
   command.add_flag("--overwrite", f.overwrite, "replace an output file that exists, once all results are there");
   command
-      .add_option("--max-num-seqs", f.max_num_seqs,
-                  "requests that run at a time (default: as many of 1024 tokens as half of the free memory holds, at "
-                  "most 32 on a CPU and 256 on a GPU)")
-      ->check(integer_in(1, 4096));
-  command
       .add_option("-s,--seed", f.seed,
                   "requests without a seed draw their tokens by this one and the number of their line")
       ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max()))
       ->capture_default_str();
-  command
-      .add_option("--served-model-name", f.served_names,
-                  "names that a request's model may have (default: MODEL); responses have the first one")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->type_name(kName);
+  add_many_requests_flags(command, f.many);
   add_model_flags(command, f.model);
 }
 
@@ -244,14 +202,14 @@ int run_batch(const RunBatchFlags& flags, Output output) {
   const ModelDescription description = read_description(directory, options.random_weights);
   if (!options.random_weights) require_model_files(directory);
   const BatchInput input(flags.input);
-  const std::vector<std::string> names = model_names(flags, directory);
+  const std::vector<std::string> names = model_names(flags.many, flags.model, directory);
   PartialResults results(partial, settings_of(flags, input, directory, names), input.size());
   HR_REQUIRE(flags.overwrite || results.complete() || !fs::exists(flags.output), ErrorCode::kInvalidArgument,
              flags.output, ": exists; --overwrite replaces it");
   RunReport report{.requests = input.size(), .earlier = results.size()};
   if (!results.complete()) {
     const Run run{flags, description, input, results, names};
-    run_requests(run, batch_options(run, options), report);
+    run_requests(run, for_many_requests(flags.many, description, options), report);
   }
   if (!results.complete()) {
     write_err(interruption(report, partial));

@@ -1,11 +1,10 @@
 // headrace run-batch: OpenAI's batch files.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "commands.h"
+#include "many_requests.h"
 
 namespace CLI {
 class App;
@@ -16,8 +15,7 @@ namespace headrace::app {
 struct RunBatchFlags {
   ModelFlags model;
   std::string input, output;
-  std::vector<std::string> served_names;  // empty: the model's name
-  std::optional<int32_t> max_num_seqs;
+  ManyRequestsFlags many;
   uint64_t seed = 0;
   bool overwrite = false;
 };

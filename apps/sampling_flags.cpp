@@ -51,12 +51,28 @@ void add_penalty_flags(CLI::App& app, SamplingParams& params) {
       ->allow_extra_args(false);
 }
 
-}  // namespace
-
-void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
+void add_distribution_flags(CLI::App& app, SamplingFlags& f) {
   const auto of_model = [](const std::string& what, const char* otherwise) {
     return what + " (default: the model's generation_config.json, else " + otherwise + ")";
   };
+  app.add_option("--temperature,--temp", f.temperature, of_model("randomness; 0: always the most likely token", "1"));
+  app.add_option("--top-k", f.top_k, of_model("draw from the N most likely tokens; 0: from all", "0"));
+  app.add_option("--top-p", f.top_p,
+                 of_model("draw from the likeliest tokens that together have this probability", "1"));
+  app.add_option("--min-p", f.min_p,
+                 of_model("draw from tokens with at least this share of the likeliest one's probability", "0"));
+  app.add_option("--repetition-penalty", f.repetition_penalty,
+                 of_model("above 1: tokens that occurred become less likely", "1"));
+}
+
+}  // namespace
+
+void add_default_sampling_flags(CLI::App& app, SamplingFlags& f) {
+  app.option_defaults()->group("Sampling of requests that do not say otherwise");
+  add_distribution_flags(app, f);
+}
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
   app.option_defaults()->group("Sampling");
   app.add_option("-n,--max-tokens,--n-predict", f.params.max_tokens,
                  "new tokens at most; -1: until the context is full; 0: read the prompt alone")
@@ -66,14 +82,7 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& f) {
       ->capture_default_str();
   app.add_option("--min-tokens", f.params.min_tokens, "before so many new tokens, choose none that ends the output")
       ->capture_default_str();
-  app.add_option("--temperature,--temp", f.temperature, of_model("randomness; 0: always the most likely token", "1"));
-  app.add_option("--top-k", f.top_k, of_model("draw from the N most likely tokens; 0: from all", "0"));
-  app.add_option("--top-p", f.top_p,
-                 of_model("draw from the likeliest tokens that together have this probability", "1"));
-  app.add_option("--min-p", f.min_p,
-                 of_model("draw from tokens with at least this share of the likeliest one's probability", "0"));
-  app.add_option("--repetition-penalty", f.repetition_penalty,
-                 of_model("above 1: tokens that occurred become less likely", "1"));
+  add_distribution_flags(app, f);
   add_penalty_flags(app, f.params);
   app.add_option("-s,--seed", f.params.seed, "the same seed draws the same tokens; -1: another seed each time")
       ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max(),

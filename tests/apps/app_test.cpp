@@ -105,11 +105,11 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
             "unknown option '-ngl' of headrace generate: --device cuda runs all layers on the GPU")
       << "and not -n with gl";
   EXPECT_EQ(told({"generate", "--port=80"}),
-            "unknown option '--port' of headrace generate: there is no server yet; headrace run-batch runs the "
-            "requests of a file");
-  EXPECT_EQ(
-      told({"serve"}),
-      "unknown command 'serve' of headrace: there is no server yet; headrace run-batch runs the requests of a file");
+            "unknown option '--port' of headrace generate: headrace serve MODEL answers requests, and headrace run-batch "
+            "those of a file");
+  EXPECT_EQ(told({"server"}),
+            "unknown command 'server' of headrace: headrace serve MODEL answers requests, and headrace run-batch those "
+            "of a file");
   EXPECT_EQ(told({"generate", "-n", "-ngl"}), "");
   EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
@@ -403,7 +403,7 @@ TEST(OtherProgramsWords, ShortNamesOfLlamaCppAreAnswered) {
 }
 
 TEST(OtherProgramsWords, CommandsSayWhatToTypeToday) {
-  for (const char* word : {"pull", "ps", "show", "serve", "chat", "rm", "create"}) {
+  for (const char* word : {"ps", "chat", "create", "download", "delete", "cache"}) {
     EXPECT_TRUE(known_elsewhere(word)) << word;
   }
   EXPECT_EQ(known_elsewhere("--tensor_parallel_size"), known_elsewhere("-tp"));

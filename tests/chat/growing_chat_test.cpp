@@ -11,7 +11,7 @@ namespace headrace {
 namespace {
 
 using Ids = std::vector<int32_t>;
-constexpr int32_t kEnd = 300;
+constexpr int32_t kTurnEnd = 300;
 
 Tokenizer tiny() { return Tokenizer::from_json(TinyTokenizer().json()); }
 
@@ -48,27 +48,27 @@ GrowingChat answered(const Tokenizer& tokenizer, const std::string& message, con
 TEST(GrowingChat, KeepsTheIdsThatTheModelWrote) {
   const Tokenizer tokenizer = tiny();
   const Ids first = encode(tokenizer, conversation({"he"}));
-  GrowingChat chat = answered(tokenizer, "he", joined(kHello, {kEnd}));
+  GrowingChat chat = answered(tokenizer, "he", joined(kHello, {kTurnEnd}));
   const ChatPrompt second = conversation({"he", "hello", "w"});
   const Ids ids = chat.encode(second);
-  EXPECT_EQ(ids, joined(joined(first, kHello), {kEnd, '>', 'w', kEnd, '>'}));
+  EXPECT_EQ(ids, joined(joined(first, kHello), {kTurnEnd, '>', 'w', kTurnEnd, '>'}));
   EXPECT_NE(ids, encode(tokenizer, second));
   EXPECT_EQ(tokenizer.decode(ids), second.text);
   chat.answered(second, ids, {'l', 'l'});  // cut off, without an end
   EXPECT_EQ(chat.encode(conversation({"he", "hello", "w", "ll", "he"})),
-            joined(joined(ids, {'l', 'l'}), {kEnd, '>', 256 /* he */, kEnd, '>'}));
+            joined(joined(ids, {'l', 'l'}), {kTurnEnd, '>', 256 /* he */, kTurnEnd, '>'}));
 }
 
 TEST(GrowingChat, KeepsWhatTheTemplateLeavesOfAnAnswer) {
   const Tokenizer tokenizer = tiny();
-  GrowingChat chat = answered(tokenizer, "he", joined(kHello, {'\n', kEnd}));
+  GrowingChat chat = answered(tokenizer, "he", joined(kHello, {'\n', kTurnEnd}));
   EXPECT_EQ(chat.encode(conversation({"he", "hello", "w"})),
-            joined(joined(encode(tokenizer, conversation({"he"})), kHello), {kEnd, '>', 'w', kEnd, '>'}));
+            joined(joined(encode(tokenizer, conversation({"he"})), kHello), {kTurnEnd, '>', 'w', kTurnEnd, '>'}));
 }
 
 TEST(GrowingChat, EncodesAnotherTextAsAWhole) {
   const Tokenizer tokenizer = tiny();
-  const Ids answer = joined(kHello, {kEnd});
+  const Ids answer = joined(kHello, {kTurnEnd});
   for (const std::vector<std::string>& messages :
        std::vector<std::vector<std::string>>{{"he"},                  // again, without the answer
                                              {"w", "hello", "w"},     // another beginning

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "headrace/serve/json_body.h"
+#include "headrace/serve/prompt_size.h"
 #include "support/source_tree.h"
 #include "text/tiny_tokenizer.h"
 
@@ -76,8 +77,30 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_EQ(r.cache_salt, "s");
 }
 
+TEST(CompletionRequest, SaysHowADiffusionModelDecodes) {
+  const DecodingParams d =
+      read(R"("headrace": {"decoding": {"threshold": 0.5, "accept": "margin", "steps": 4, "schedule": "reference", )"
+           R"("cfg_scale": null}})")
+          .params.decoding;
+  EXPECT_EQ(d.threshold, 0.5f);
+  EXPECT_EQ(d.rule, DecodingParams::Rule::kMargin);
+  EXPECT_EQ(d.steps, 4);
+  EXPECT_EQ(d.schedule, DecodingParams::Schedule::kReference);
+  for (const auto& [member, sentence] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("steps": 0)", "headrace.decoding.steps is 0, expected an integer from 1 to 1048576"},
+           {R"("accept": "x")",
+            "headrace.decoding.accept is a string, expected one of confidence, margin, entropy, entropy_bound, "
+            "leftmost, "
+            "random"},
+           {R"("blocks": 1)", "headrace.decoding.blocks is unknown"}}) {
+    const auto error = error_of(str(R"({"prompt": "a", "headrace": {"decoding": {)", member, "}}}"));
+    ASSERT_TRUE(error) << member;
+    EXPECT_STREQ(error->what(), sentence);
+  }
+}
+
 TEST(CompletionRequest, NullIsAsGoodAsAbsent) {
-  for (const CompletionField& field : completion_fields()) {
+  for (const FieldDescription& field : completion_fields()) {
     if (field.name == "prompt") continue;
     const CompletionRequest r = read(str('"', field.name, R"(": null)"));
     EXPECT_EQ(r.params.max_tokens, 16) << field.name;
@@ -215,7 +238,7 @@ TEST(CompletionRequest, BoundsItsLists) {
 TEST(CompletionRequest, TheDocumentsNameEveryField) {
   std::ifstream page(testing_support::source_tree() / "docs" / "batch.md");
   const std::string text{std::istreambuf_iterator<char>(page), {}};
-  for (const CompletionField& field : completion_fields()) {
+  for (const FieldDescription& field : completion_fields()) {
     EXPECT_NE(text.find(str('`', field.name, '`')), std::string::npos) << field.name;
   }
 }
@@ -225,7 +248,7 @@ TEST(GenerationRequests, AreOneForEachPrompt) {
   const CompletionRequest r =
       completion_request(JsonBody(R"({"prompt": ["hello", "<|end|>he"], "n": 3, "cache_salt": "s"})", "b").root(), {});
   EXPECT_EQ(r.num_choices(), 6);
-  const std::vector<GenerationRequest> requests = generation_requests(r, tokenizer, 100);
+  const std::vector<GenerationRequest> requests = generation_requests(r, tokenizer, PromptSize(tokenizer, 100));
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_EQ(requests[0].prompt_ids, tokenizer.encode("hello"));
   EXPECT_EQ(requests[1].prompt_ids.front(), 300) << "a special token that a prompt spells is one";
@@ -237,7 +260,7 @@ TEST(GenerationRequests, RefusePromptsThatAreEmptyOrTooLong) {
   const Tokenizer tokenizer = Tokenizer::from_json(TinyTokenizer().json());
   const auto refused = [&](std::string_view body) -> std::optional<RequestError> {
     try {
-      generation_requests(completion_request(JsonBody(body, "b").root(), {}), tokenizer, 4);
+      generation_requests(completion_request(JsonBody(body, "b").root(), {}), tokenizer, PromptSize(tokenizer, 4));
     } catch (const RequestError& error) {
       return error;
     }

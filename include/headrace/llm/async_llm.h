@@ -35,6 +35,8 @@ class AsyncLLM {
   // ended. No event of it comes after that one. Its pages are free when the step that runs has ended.
   void abort(int64_t request_id) { loop_.abort(request_id); }
   void abort(int64_t request_id, int32_t choice) { loop_.abort(request_id, choice); }
+  // As abort(), for those of the request's choices that have never run.
+  void abort_waiting(int64_t request_id) { loop_.abort_waiting(request_id); }
   // Refuses new requests from now on, and returns when all that were submitted have ended and their events are queued.
   void drain();
   EngineStats stats() const { return loop_.stats(); }  // waits for no step

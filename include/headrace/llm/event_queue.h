@@ -24,8 +24,9 @@ struct GenerationEvent {
   // In order. finish_reason is set in the last one of the choice; it holds no token if that is kAborted or kError.
   // Empty: a step without tokens of a request that reports steps, such as a prompt chunk.
   std::vector<StepOutput> outputs = {};
-  std::optional<StepReport> report = {};  // if the request reports steps and did not fail in this one
-  int32_t num_forwards = 0;               // of the choice so far
+  std::optional<StepReport> report = {};        // if the request reports steps and did not fail in this one
+  std::shared_ptr<const PrefixMiss> miss = {};  // with the first token, if the request asks
+  int32_t num_forwards = 0;                     // of the choice so far
 
   bool is_last() const { return !outputs.empty() && outputs.back().finish_reason.has_value(); }
 };
@@ -54,6 +55,7 @@ class EventQueue {
     Source* from = nullptr;
     StepOutput output;
     std::unique_ptr<StepReport> report = nullptr;  // set: an event begins, the step's outputs follow, `output` is none
+    std::shared_ptr<const PrefixMiss> miss = nullptr;
   };
   // Takes what a step has for this queue and wakes who waits. Leaves `news` empty, with memory for the next step's.
   // Consumers sort them by choice, so that the engine's thread need not.

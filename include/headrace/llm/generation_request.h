@@ -18,6 +18,7 @@ struct GenerationRequest {
   std::shared_ptr<TokenConstraint> constraint = nullptr;  // null: any token may come; expects n = 1
   // Each step is an event of its own, with its StepReport, also one without tokens; expects n = 1.
   bool reports_steps = false;
+  bool explains_cache = false;  // the event with the first token tells why the prompt left the prefix cache
 };
 
 // Seed of a choice: the first one has that of the request.

@@ -148,6 +148,11 @@ std::optional<PrefixMiss> Engine::why_miss(int64_t id) const {
   return found != sequences_.end() && found->second->begun ? std::optional(found->second->miss) : std::nullopt;
 }
 
+bool Engine::is_waiting(int64_t id) const {
+  const auto found = sequences_.find(id);
+  return found != sequences_.end() && found->second->table_row == 0 && found->second->num_preempted == 0;
+}
+
 bool Engine::preempt(int64_t id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return false;

@@ -102,6 +102,7 @@ class Engine {
   // tokens changes. False, without effect, if it does not run, or if its strategy would then decide other tokens.
   bool preempt(int64_t id);
   bool has(int64_t id) const { return sequences_.contains(id); }  // true if it waits or runs
+  bool is_waiting(int64_t id) const;                              // true if it has never run
   // Returns the forward passes of a waiting or running request, counted as in StepOutput; 0 for another id.
   int32_t num_forwards(int64_t id) const { return has(id) ? sequences_.at(id)->num_forwards : 0; }
   // Returns where and why the text that a request took from the prefix cache ended; nothing before it runs, and once
@@ -173,6 +174,7 @@ class Engine {
   // A step from its plan to its commit, in the order of its rows. The sequence of a request that has ended is null.
   struct InFlightStep {
     std::vector<ScheduledStep> steps;  // empty: a warm-up
+    std::vector<double> orders = {};   // of its rows of logits, if the device chooses tokens
     std::vector<LogprobRow> logprobs = {};
     std::vector<size_t> logprob_steps = {};  // index in `steps` of each of them
     std::exception_ptr failed = nullptr;     // why it could not be launched or sampled; its turn comes in the next call
@@ -202,7 +204,7 @@ class Engine {
 
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   // Returns one token per sample row of a retired step, in order.
-  std::vector<SampledToken> sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result);
+  std::vector<SampledToken> sampled_tokens(const InFlightStep& in_flight, StepResult result);
   using StepFilter = bool (*)(const ScheduledStep&);
   // Samples every row of `logits`, as returned by the model, on the host. Sequences of steps for which `keeps` is true
   // keep the logits they need.

@@ -46,6 +46,7 @@ int64_t EngineLoop::submit(GenerationRequest request, EventQueue& events) {
                       .constraint = std::move(request.constraint)},
           .n = request.n,
           .reports_steps = request.reports_steps,
+          .explains_cache = request.explains_cache,
           .events = &events};
   const int64_t id = add.request_id;
   add.request.id = id;
@@ -55,6 +56,8 @@ int64_t EngineLoop::submit(GenerationRequest request, EventQueue& events) {
 }
 
 void EngineLoop::abort(int64_t request_id, std::optional<int32_t> choice) { post(Abort{request_id, choice}); }
+
+void EngineLoop::abort_waiting(int64_t request_id) { post(Abort{.request_id = request_id, .only_waiting = true}); }
 
 void EngineLoop::post(Command command) {
   const std::lock_guard lock(mutex_);
@@ -137,6 +140,7 @@ void EngineLoop::add_choice(Add& add, int32_t number) {
   Choice& choice = choices_[id];
   choice.request_id = add.request_id, choice.number = number, choice.mailbox = &mailbox;
   choice.source = &add.events->open(add.request_id, number, seed);
+  choice.explains_cache = add.explains_cache;
   if (add.reports_steps) record_steps(choice);
   try {
     engine_.add(std::move(request));
@@ -158,6 +162,7 @@ void EngineLoop::run(Abort& abort) {
     const Choice& choice = at->second;
     if (choice.request_id != abort.request_id) break;
     if (abort.choice.value_or(choice.number) != choice.number) continue;
+    if (abort.only_waiting && !engine_.is_waiting(at->first)) continue;
     ended.push_back(ending(at->first, FinishReason::kAborted, engine_.num_forwards(at->first)));
     engine_.abort(at->first);
   }
@@ -242,7 +247,12 @@ void EngineLoop::collect(Choice& choice, StepOutput&& output, std::unique_ptr<St
   Mailbox& mailbox = *choice.mailbox;
   if (mailbox.news.empty()) full_.push_back(&mailbox);
   choice.num_forwards = output.num_forwards;
-  mailbox.news.push_back({.from = choice.source, .output = std::move(output), .report = std::move(report)});
+  std::shared_ptr<const PrefixMiss> miss;
+  if (!report && std::exchange(choice.explains_cache, false)) {
+    if (auto why = engine_.why_miss(output.sequence_id)) miss = std::make_shared<PrefixMiss>(std::move(*why));
+  }
+  mailbox.news.push_back(
+      {.from = choice.source, .output = std::move(output), .report = std::move(report), .miss = std::move(miss)});
 }
 
 void EngineLoop::forget(int64_t id) {

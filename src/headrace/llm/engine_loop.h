@@ -41,6 +41,7 @@ class EngineLoop {
   int64_t submit(GenerationRequest request, EventQueue& events);
   // Of one choice, or of all.
   void abort(int64_t request_id, std::optional<int32_t> choice = std::nullopt);
+  void abort_waiting(int64_t request_id);
   EngineStats stats() const;
   void close();            // refuses new requests from now on
   void wait_until_idle();  // until all that were submitted have ended
@@ -57,12 +58,13 @@ class EngineLoop {
     int64_t request_id = 0;
     EngineRequest request;  // of the first choice
     int32_t n = 1;
-    bool reports_steps = false;
+    bool reports_steps = false, explains_cache = false;
     EventQueue* events = nullptr;  // not owned
   };
   struct Abort {
     int64_t request_id = 0;
-    std::optional<int32_t> choice;
+    std::optional<int32_t> choice = {};
+    bool only_waiting = false;
   };
   using Command = std::variant<Add, Abort>;
 
@@ -81,6 +83,7 @@ class EngineLoop {
     EventQueue::Source* source = nullptr;    // the queue owns it
     std::unique_ptr<StepRecorder> recorder;  // null: it reports no steps
     bool has_report = false;                 // of the step that runs
+    bool explains_cache = false;             // with its next output
   };
 
   void post(Command command);

@@ -35,6 +35,7 @@ void EventQueue::sort(News& news) {
   Source& source = *news.from;
   GenerationEvent& event = event_for(news);
   event.num_forwards = news.output.num_forwards;
+  if (news.miss) event.miss = std::move(news.miss);
   if (news.report) {
     event.report = std::move(*news.report);
     return;

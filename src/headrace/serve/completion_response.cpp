@@ -1,155 +1,139 @@
 #include "headrace/serve/completion_response.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "headrace/serve/server_sent_events.h"
 #include "headrace/text/json_string.h"
 
 namespace headrace {
 namespace {
 
-// Returns the text of one token by itself; U+FFFD stands for a part of a character.
-std::string text_of(const Tokenizer& tokenizer, int32_t id) { return tokenizer.decode(std::array{id}); }
+constexpr std::string_view kTextCompletion = "text_completion";
 
 int64_t num_characters(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// Appends `items`, each by `append`, with commas between them.
-template <class Items, class Append>
-void append_list(const Items& items, std::string& out, const Append& append) {
-  const char* before = "[";
-  for (const auto& item : items) {
-    out += std::exchange(before, ", ");
-    append(item);
-  }
-  out += items.empty() ? "[]" : "]";
-}
-
 }  // namespace
 
-// A token of a choice that the response shows, and its likeliest rivals.
-struct CompletionCollector::Token {
-  int32_t id;
-  std::string text;
-  std::optional<float> logprob;  // none: the first token of a prompt
-  std::span<const TokenLogprob> top;
-};
+CompletionResponse::CompletionResponse(CompletionRequest request, ResponseInfo info,
+                                       std::vector<std::vector<int32_t>> prompts, const Tokenizer& tokenizer)
+    : Response(request, std::move(info), std::move(prompts), tokenizer),
+      texts_(std::move(request.prompts)),
+      echo_(request.echo),
+      prompt_logprobs_(request.prompt_logprobs),
+      offsets_(static_cast<size_t>(num_open_)) {}
 
-CompletionCollector::Choice::Choice(const Tokenizer& tokenizer, const CompletionRequest& request)
-    : stream(tokenizer, request.params.stop, request.skip_special_tokens ? SpecialText::kSkip : SpecialText::kKeep) {}
-
-CompletionCollector::CompletionCollector(CompletionRequest request, std::vector<std::vector<int32_t>> prompts,
-                                         const Tokenizer& tokenizer)
-    : request_(std::move(request)), tokenizer_(tokenizer), num_open_(request_.num_choices()) {
-  for (std::vector<int32_t>& ids : prompts) {
-    Prompt& prompt = prompts_.emplace_back();
-    prompt.ids = std::move(ids);
-    for (int32_t i = 0; i < request_.n; ++i) prompt.choices.emplace_back(tokenizer, request_);
-  }
-}
-
-CompletionCollector::Then CompletionCollector::push(int32_t prompt, int32_t choice,
-                                                    std::span<const StepOutput> outputs) {
-  Prompt& of = prompts_.at(static_cast<size_t>(prompt));
-  Choice& c = of.choices.at(static_cast<size_t>(choice));
-  for (const StepOutput& output : outputs) {
-    if (c.has_ended) break;
-    if (of.logprobs.empty()) of.logprobs = output.prompt_logprobs;
-    c.stream.push(output, c.completion);
-    if (request_.logprobs && c.top.size() < c.completion.ids.size()) c.top.push_back(output.top);
-    c.has_ended = c.stream.stopped() || output.finish_reason.has_value();
-    if (!c.has_ended) continue;
-    --num_open_;
-    if (c.stream.stopped()) c.completion.finish_reason = FinishReason::kStop;
-    if (!output.finish_reason) return Then::kAbort;
-  }
-  return Then::kGoOn;
-}
-
-CompletionCollector::Usage CompletionCollector::usage() const {
-  Usage usage;
-  for (const Prompt& prompt : prompts_) {
-    usage.prompt_tokens += std::ssize(prompt.ids);
-    for (const Choice& choice : prompt.choices) {
-      if (!request_.no_output) usage.completion_tokens += std::ssize(choice.completion.ids);
-    }
-    usage.cached_tokens += prompt.choices.front().completion.num_reused;
-  }
-  return usage;
-}
-
-std::string CompletionCollector::json(const CompletionHead& head) const {
-  std::string out = R"({"id": )";
-  append_json_string(head.id, out);
-  out += str(R"(, "object": "text_completion", "created": )", head.created, R"(, "model": )");
-  append_json_string(head.model, out);
-  out += R"(, "choices": )";
+std::string CompletionResponse::json(const ResponseTimes& /*times*/) const {
+  std::string out = object_begin(kTextCompletion) + R"(, "choices": )";
   std::vector<std::pair<size_t, size_t>> places;  // prompt, choice
   for (size_t p = 0; p < prompts_.size(); ++p) {
     for (size_t c = 0; c < prompts_[p].choices.size(); ++c) places.emplace_back(p, c);
   }
   append_list(places, out, [&](const auto& place) { append_choice(place.first, place.second, out); });
-  append_usage(head, out);
+  append_usage(out);
   out += '}';
   return out;
 }
 
-std::string CompletionCollector::echoed(size_t prompt) const {
-  const auto* text = std::get_if<std::string>(&request_.prompts[prompt]);
+std::string CompletionResponse::echoed(size_t prompt) const {
+  const auto* text = std::get_if<std::string>(&texts_[prompt]);
   if (text != nullptr) return *text;
   return tokenizer_.decode(prompts_[prompt].ids,
                            request_.skip_special_tokens ? SpecialText::kSkip : SpecialText::kKeep);
 }
 
-void CompletionCollector::append_choice(size_t prompt, size_t choice, std::string& out) const {
+std::string_view CompletionResponse::reason_of(const Choice& choice) const {
+  return request_.no_output ? "length" : name_of(choice.completion.finish_reason);
+}
+
+void CompletionResponse::append_choice(size_t prompt, size_t choice, std::string& out) const {
   const Choice& c = prompts_[prompt].choices[choice];
-  const size_t index = prompt * static_cast<size_t>(request_.n) + choice;
-  std::string text = request_.echo ? echoed(prompt) : "";
+  std::string text = echo_ ? echoed(prompt) : "";
   if (!request_.no_output) text += c.completion.text;
-  out += str(R"({"index": )", index, R"(, "text": )");
+  out += str(R"({"index": )", index_of(prompt, choice), R"(, "text": )");
   append_json_string(text, out);
   out += R"(, "logprobs": )";
   if (request_.logprobs) {
-    append_logprobs(shown_tokens(prompts_[prompt], c), out);
+    append_logprobs(shown_tokens(prompts_[prompt], c, 0), 0, out);
   } else {
     out += "null";
   }
-  out += str(R"(, "finish_reason": ")", request_.no_output ? "length" : name_of(c.completion.finish_reason), '"');
-  if (request_.prompt_logprobs) append_prompt_logprobs(prompts_[prompt], out);
+  out += str(R"(, "finish_reason": ")", reason_of(c), '"');
+  if (prompt_logprobs_) append_prompt_logprobs(prompts_[prompt], out);
+  append_own_whole(c, out);
   out += '}';
 }
 
-// The prompt's tokens are shown if it is echoed.
-std::vector<CompletionCollector::Token> CompletionCollector::shown_tokens(const Prompt& prompt,
-                                                                          const Choice& choice) const {
-  const auto most = static_cast<size_t>(request_.logprobs.value_or(0));
-  const auto likeliest = [most](std::span<const TokenLogprob> top) { return top.first(std::min(most, top.size())); };
+// The first piece of a choice has the echo. A piece without text or tokens is left out.
+void CompletionResponse::append_news(int32_t prompt, int32_t choice, std::string& out) {
+  Choice& c = choice_at(prompt, choice);
+  if (c.has_shown_end) return;
+  const size_t at = index_of(static_cast<size_t>(prompt), static_cast<size_t>(choice));
+  const bool is_first = c.shown_tokens == 0 && !c.completion.ids.empty(), echoes = echo_ && is_first;
+  std::string text = echoes ? echoed(static_cast<size_t>(prompt)) : "";
+  if (!request_.no_output) text += std::string_view(c.completion.text).substr(c.shown_bytes);
+  const bool has_tokens = request_.logprobs && c.shown_tokens < c.completion.ids.size();
+  if (text.empty() && !has_tokens && !c.has_ended && !c.report && !(prompt_logprobs_ && is_first)) return;
+  out += kEventBegin;
+  out += object_begin(kTextCompletion);
+  out += str(R"(, "choices": [{"index": )", at, R"(, "text": )");
+  append_json_string(text, out);
+  out += R"(, "logprobs": )";
+  if (request_.logprobs) {
+    const std::vector<Token> tokens = shown_tokens(prompt_at(prompt), c, c.shown_tokens);
+    append_logprobs(tokens, offsets_[at], out);
+    for (const Token& token : tokens) offsets_[at] += num_characters(token.text);
+  } else {
+    out += "null";
+  }
+  out += R"(, "finish_reason": )";
+  out += c.has_ended ? str('"', reason_of(c), '"') : "null";
+  if (prompt_logprobs_ && is_first) append_prompt_logprobs(prompt_at(prompt), out);
+  append_own(c, out);
+  out += request_.include_usage ? R"(}], "usage": null})" : "}]}";
+  out += kEventEnd;
+  c.shown_bytes = c.completion.text.size(), c.shown_tokens = c.completion.ids.size(), c.has_shown_end = c.has_ended;
+}
+
+void CompletionResponse::append_end(const ResponseTimes& /*times*/, std::string& out) const {
+  if (request_.include_usage) {
+    out += kEventBegin;
+    out += object_begin(kTextCompletion) + R"(, "choices": [])";
+    append_usage(out);
+    out += '}';
+    out += kEventEnd;
+  }
+  out += kLastEvent;
+}
+
+void CompletionResponse::append_error(const RequestError& error, std::string& out) const {
+  append_error_event(error, out);
+}
+
+// The prompt's tokens are shown if it is echoed; `from`: in the output.
+std::vector<Response::Token> CompletionResponse::shown_tokens(const Prompt& prompt, const Choice& choice,
+                                                              size_t from) const {
   std::vector<Token> tokens;
-  const auto show = [&](int32_t id, std::optional<float> logprob, std::span<const TokenLogprob> top) {
-    tokens.push_back({.id = id, .text = text_of(tokenizer_, id), .logprob = logprob, .top = likeliest(top)});
-  };
-  if (request_.echo) {
-    show(prompt.ids.front(), {}, {});
-    for (const PromptToken& p : prompt.logprobs) show(p.token.id, p.token.logprob, p.top);
+  if (echo_ && from == 0) {
+    tokens.push_back(token_at(prompt.ids.front(), {}, {}));
+    for (const PromptToken& p : prompt.logprobs) tokens.push_back(token_at(p.token.id, p.token.logprob, p.top));
   }
-  for (size_t i = 0; i < choice.completion.ids.size() && !request_.no_output; ++i) {
-    show(choice.completion.ids[i], choice.completion.logprobs[i], choice.top[i]);
-  }
+  std::ranges::move(output_tokens(choice, from), std::back_inserter(tokens));
   return tokens;
 }
 
 // Appends {"text": logprob, ...} of the likeliest tokens and of `token` itself. Of tokens with the same text the
 // likelier one is shown.
-void CompletionCollector::append_top(const Token& token, std::string& out) const {
+void CompletionResponse::append_top(const Token& token, std::string& out) const {
   if (!token.logprob) {
     out += "null";
     return;
   }
   std::vector<std::pair<std::string, float>> shown;
   const auto show = [&](int32_t id, float logprob) {
-    std::string text = text_of(tokenizer_, id);
+    std::string text = text_of(id);
     const bool is_new = std::ranges::find(shown, text, &std::pair<std::string, float>::first) == shown.end();
     if (is_new) shown.emplace_back(std::move(text), logprob);
   };
@@ -165,7 +149,8 @@ void CompletionCollector::append_top(const Token& token, std::string& out) const
   out += '}';
 }
 
-void CompletionCollector::append_logprobs(const std::vector<Token>& tokens, std::string& out) const {
+// `offset`: of the first token in the choice's text, in characters.
+void CompletionResponse::append_logprobs(const std::vector<Token>& tokens, int64_t offset, std::string& out) const {
   out += R"({"tokens": )";
   append_list(tokens, out, [&](const Token& t) { append_json_string(t.text, out); });
   out += R"(, "token_logprobs": )";
@@ -179,7 +164,6 @@ void CompletionCollector::append_logprobs(const std::vector<Token>& tokens, std:
   out += R"(, "top_logprobs": )";
   append_list(tokens, out, [&](const Token& t) { append_top(t, out); });
   out += R"(, "text_offset": )";
-  int64_t offset = 0;
   append_list(tokens, out, [&](const Token& t) {
     out += str(offset);
     offset += num_characters(t.text);
@@ -187,8 +171,8 @@ void CompletionCollector::append_logprobs(const std::vector<Token>& tokens, std:
   out += '}';
 }
 
-void CompletionCollector::append_prompt_logprobs(const Prompt& prompt, std::string& out) const {
-  const auto most = static_cast<size_t>(request_.prompt_logprobs.value_or(0));
+void CompletionResponse::append_prompt_logprobs(const Prompt& prompt, std::string& out) const {
+  const auto most = static_cast<size_t>(prompt_logprobs_.value_or(0));
   out += R"(, "prompt_logprobs": [null)";
   for (const PromptToken& p : prompt.logprobs) {
     const char* before = ", {";
@@ -196,7 +180,7 @@ void CompletionCollector::append_prompt_logprobs(const Prompt& prompt, std::stri
       out += str(std::exchange(before, ", "), '"', id, R"(": {"logprob": )");
       append_json_number(logprob, out);
       out += R"(, "decoded_token": )";
-      append_json_string(text_of(tokenizer_, id), out);
+      append_json_string(text_of(id), out);
       out += '}';
     };
     append(p.token.id, p.token.logprob);
@@ -206,14 +190,6 @@ void CompletionCollector::append_prompt_logprobs(const Prompt& prompt, std::stri
     out += '}';
   }
   out += ']';
-}
-
-void CompletionCollector::append_usage(const CompletionHead& head, std::string& out) const {
-  const Usage u = usage();
-  out += str(R"(, "usage": {"prompt_tokens": )", u.prompt_tokens, R"(, "completion_tokens": )", u.completion_tokens,
-             R"(, "total_tokens": )", u.prompt_tokens + u.completion_tokens);
-  if (head.shows_cached_tokens) out += str(R"(, "prompt_tokens_details": {"cached_tokens": )", u.cached_tokens, '}');
-  out += '}';
 }
 
 }  // namespace headrace

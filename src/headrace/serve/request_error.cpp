@@ -36,8 +36,10 @@ RequestError::RequestError(int status, const std::string& message, std::string p
       param_(std::move(param)),
       api_code_(std::move(api_code)) {}
 
+std::string_view RequestError::type() const { return type_of(status_); }
+
 std::string RequestError::json() const {
-  return str(R"({"error": {"message": )", json_string(what()), R"(, "type": ")", type_of(status_), R"(", "param": )",
+  return str(R"({"error": {"message": )", json_string(what()), R"(, "type": ")", type(), R"(", "param": )",
              text_or_null(param_), R"(, "code": )", text_or_null(api_code_), "}}");
 }
 

@@ -16,7 +16,8 @@ class RequestError : public Error {
   int status() const { return status_; }  // of HTTP
   const std::string& param() const { return param_; }
   const std::string& api_code() const { return api_code_; }
-  // Returns {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}; the type follows from the status.
+  std::string_view type() const;  // OpenAI's, which follows from the status: "invalid_request_error"
+  // Returns {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}.
   std::string json() const;
 
  private:

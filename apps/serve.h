@@ -1,0 +1,40 @@
+// headrace serve: the model behind OpenAI's and Ollama's APIs.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "commands.h"
+#include "headrace/http/http_server.h"
+#include "many_requests.h"
+#include "settings.h"
+
+namespace CLI {
+class App;
+}
+
+namespace headrace::app {
+
+struct ServeFlags {
+  ModelFlags model;
+  ManyRequestsFlags many;
+  SamplingFlags sampling;  // of requests that do not say otherwise
+  HttpServerConfig http;
+  std::vector<std::string> api_keys, cors_origins = {"localhost"};
+  std::string api_key_file, chat_template, log_format = "text", config;
+  int32_t max_queued_requests = 512, log_requests = 0;
+  int64_t max_queued_tokens = 0;  // 0: any number
+  // Milliseconds; 0: never.
+  int64_t queue_timeout = 60'000, request_timeout = 0, shutdown_timeout = 30'000, watchdog_timeout = 120'000,
+          sse_ping_interval = 30'000;
+  bool strict_api = false, print_config = false, no_prefix_caching = false;
+};
+
+void add_serve_flags(CLI::App& command, ServeFlags& flags);
+
+// Serves until it is interrupted. `command`: the one whose flags these are, with the origins of their values. Returns
+// 0, kPortInUse, kDevice if the device fails, or kBug if a step of the engine hangs.
+int serve(const ServeFlags& flags, const CLI::App& command, const Origins& origins);
+
+}  // namespace headrace::app
