@@ -1,0 +1,26 @@
+#!/usr/bin/env python3
+"""schemathesis on a server's OpenAPI document: no response is a server's error, and all are as the document says.
+
+usage: schema_check.py PROGRAM [EXAMPLES]    (needs the package schemathesis)
+"""
+
+import os
+import subprocess
+import sys
+
+from harness import Server
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+def main():
+    server = Server(sys.argv[1], "-c", "256", "--chat-template", "{% for m in messages %}{{ m.content }}{% endfor %}")
+    url = f"http://127.0.0.1:{server.port}"
+    program = os.path.join(os.path.dirname(sys.executable), "schemathesis")
+    done = subprocess.run([program, "run", url + "/openapi.json", "--url", url, "--checks", CHECKS, "--request-timeout", "60",
+                           "--seed", "1", "--max-examples", sys.argv[2] if len(sys.argv) > 2 else "20"])
+    status = server.end()
+    sys.exit(done.returncode if status == 0 else 1)
+
+
+main()
