@@ -37,6 +37,7 @@ const std::vector<HelpPage>& help_pages() {
                   {"top-k", "draw from the N likeliest tokens (default: all)"},
                   kTheSeed,
                   {"stop", "end the output in front of TEXT"},
+                  {"chat", "apply the chat template: the text is a user's message"},
                   {"special-tokens", "read <|im_start|> and the like as tokens"},
                   {"escape", "read \\n in the prompt as a line feed"},
                   {"strategy", "how a diffusion model decodes (default: its own way)"},

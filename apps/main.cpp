@@ -52,8 +52,12 @@ void add_prompt_flags(CLI::App& generate, GenerateFlags& f) {
                   "read the text from FILE; -: from standard input, all of it, as the PROMPT - does")
       ->type_name(kFile)
       ->excludes(prompt);
-  generate.add_flag("--special-tokens", f.special_tokens,
-                    "read special tokens in the prompt (<|im_start|>) as tokens, and put none in front of it");
+  CLI::Option* special =
+      generate.add_flag("--special-tokens", f.special_tokens,
+                        "read special tokens in the prompt (<|im_start|>) as tokens, and put none in front of it");
+  generate
+      .add_flag("--chat", f.chat, "apply the model's chat template: the prompt is a user's message, to be answered")
+      ->excludes(special);
   using Escape = GenerateFlags::Escape;
   CLI::Option* escape = generate.add_flag_callback(
       "-e,--escape", [&f] { f.escape = Escape::kYes; }, "replace \\n, \\t, \\\\ and \\\" in the prompt");

@@ -2,6 +2,7 @@
 // options: make_chats.py made expected.json.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -81,6 +82,46 @@ TEST_F(ChatTemplateGolden, RendersAsJinja2) {
     }
   }
   EXPECT_GE(checked_, 600);
+}
+
+constexpr EncodeOptions kWholeText{.special_tokens = SpecialTokens::kParse,
+                                   .add_special_tokens = AddSpecialTokens::kNo};
+
+int64_t count_special(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  return std::ranges::count_if(ids, [&](int32_t id) { return tokenizer.is_special(id); });
+}
+
+// What the template alone wrote: literal bytes are letters.
+std::string without_literals(const ChatPrompt& prompt) {
+  std::string text = prompt.text;
+  for (const auto& span : prompt.literal) text.replace(span.begin, span.end - span.begin, span.end - span.begin, 'x');
+  return text;
+}
+
+// transformers encodes the whole text. Ids differ from those where a user spelled special tokens, and there alone.
+TEST_F(ChatTemplateGolden, IdsAreThoseOfTheWholeText) {
+  constexpr size_t kSpelling = 2;  // the chat whose user spells special tokens
+  int64_t spelled = 0, compared = 0;
+  for (const char* family : {"qwen3_5", "llama3", "gemma", "llada2"}) {
+    const auto tokenizer =
+        Tokenizer::from_file(testing_support::golden_folder("tokenizers") / (std::string(family) + ".json"));
+    for (const auto& [name, results] : dom::object(expected_)) {
+      const auto chat_template =
+          ChatTemplate::from_text(chat_file("templates/" + std::string(name) + ".jinja"), "<s>", "</s>");
+      for (size_t i = 0; i < results.get_array().size(); ++i) {
+        if (!results.at(i).is_array()) continue;
+        const ChatPrompt prompt = chat_template.render(testing::chat_input(chats_.at(i)));
+        const auto ids = encode(tokenizer, prompt), whole = tokenizer.encode(prompt.text, kWholeText);
+        ASSERT_TRUE(i == kSpelling || ids == whole) << family << " " << name << " " << i;
+        const int64_t own = count_special(tokenizer, tokenizer.encode(without_literals(prompt), kWholeText));
+        ASSERT_EQ(count_special(tokenizer, ids), own) << family << " " << name << " " << i;
+        spelled += count_special(tokenizer, whole) - own;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 2000);
+  EXPECT_GT(spelled, 20);
 }
 
 }  // namespace

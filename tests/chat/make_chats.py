@@ -68,7 +68,9 @@ def rendered(template, chat):
                  "add_generation_prompt": chat.get("add_generation_prompt", True), **chat.get("kwargs", {})}
     try:
         text = environment().from_string(template).render(messages=chat["messages"], **variables)
-        return {"text": cut_behind(text, final_text(chat["messages"][-1])) if chat.get("continue_final_message") else text}
+        if chat.get("continue_final_message"):
+            text = cut_behind(text, final_text(chat["messages"][-1]))
+        return {"text": text}
     except Exception as error:  # of any type: a template may do anything
         return {"error": str(error)}
 

@@ -58,7 +58,12 @@ void TextBuilder::repeat(const Text& text, size_t count) {
   size_t total = 0;
   if (__builtin_mul_overflow(text.bytes.size(), count, &total)) total = static_cast<size_t>(-1) / 2;
   reserve(total);
-  for (size_t i = 0; i < count; ++i) append(text);
+  if (!text.literal.empty()) {
+    for (size_t i = 0; i < count; ++i) append(text);
+    return;
+  }
+  if (meter_ != nullptr) meter_->scan(total);
+  for (size_t i = 0; i < count; ++i) bytes_ += text.bytes;
 }
 
 TextPtr TextBuilder::finish(bool is_markup) {
