@@ -30,7 +30,7 @@ constexpr Name kChatNames[] = {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-std::string_view trimmed(std::string_view text) {
+std::string_view trimmed_word(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
   return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
@@ -49,7 +49,7 @@ std::optional<ChatCommand> chat_command(std::string_view line) {
   const Name* found = std::ranges::find(kChatNames, word, &Name::word);
   return ChatCommand{.kind = found == std::end(kChatNames) ? CommandKind::kUnknown : found->kind,
                      .word = fmt::format("/{}", word),
-                     .rest = std::string(trimmed(line.substr(1 + word.size())))};
+                     .rest = std::string(trimmed_word(line.substr(1 + word.size())))};
 }
 
 std::string unknown_command(const ChatCommand& command) {

@@ -92,26 +92,26 @@ struct Reader {
   }
 };
 
-std::string json_of(bool shows) { return shows ? R"("show")" : R"("hide")"; }
-std::string json_of(float number) { return fmt::format("{}", number); }
-std::string json_of(int32_t number) { return std::to_string(number == kUntilFull ? -1 : number); }
-std::string json_of(const Texts& texts) {
+std::string setting_json(bool shows) { return shows ? R"("show")" : R"("hide")"; }
+std::string setting_json(float number) { return fmt::format("{}", number); }
+std::string setting_json(int32_t number) { return std::to_string(number == kUntilFull ? -1 : number); }
+std::string setting_json(const Texts& texts) {
   Texts items;
   for (const std::string& text : texts) items.push_back(json_string(text));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 // JSON's readers are sure of 53 bits.
-std::string json_of(const std::optional<uint64_t>& number) {
+std::string setting_json(const std::optional<uint64_t>& number) {
   if (!number) return "";
   return *number < uint64_t{1} << 53 ? std::to_string(*number) : fmt::format(R"("{}")", *number);
 }
 template <class T>
-std::string json_of(const std::optional<T>& value) {
+std::string setting_json(const std::optional<T>& value) {
   return value ? fmt::format("{}", *value) : "";
 }
 
-std::string json_of(const Setting& setting, ChatSettings settings) {
-  return std::visit([](const auto* value) { return json_of(*value); }, setting.field(settings));
+std::string setting_json(const Setting& setting, ChatSettings settings) {
+  return std::visit([](const auto* value) { return setting_json(*value); }, setting.field(settings));
 }
 
 void reset(ChatSettings& settings, const Setting& setting) {
@@ -120,7 +120,7 @@ void reset(ChatSettings& settings, const Setting& setting) {
              setting.field(settings));
 }
 
-std::string text_of(const JsonValue& value) {
+std::string setting_text(const JsonValue& value) {
   switch (value.kind()) {
     case JsonValue::Kind::kString: return value.as_string();
     case JsonValue::Kind::kBool: return value.as_bool() ? "true" : "false";
@@ -147,8 +147,8 @@ void set(ChatSettings& settings, std::string_view name, std::string_view value) 
 std::vector<std::pair<std::string, std::string>> chosen(const ChatSettings& settings) {
   std::vector<std::pair<std::string, std::string>> params;
   for (const Setting& setting : kSettings) {
-    std::string value = json_of(setting, settings);
-    if (value != json_of(setting, {})) params.emplace_back(setting.name, std::move(value));
+    std::string value = setting_json(setting, settings);
+    if (value != setting_json(setting, {})) params.emplace_back(setting.name, std::move(value));
   }
   return params;
 }
@@ -159,7 +159,7 @@ void set_all(ChatSettings& settings, const JsonValue& params) {
     if (name == "stop") {
       changed.sampling.params.stop = value.as_strings();
     } else {
-      set(changed, name, text_of(value));
+      set(changed, name, setting_text(value));
     }
   }
   settings = std::move(changed);
@@ -175,7 +175,7 @@ std::string settings_text(const ChatSettings& settings, const SamplingParams& de
   all.sampling.repetition_penalty = effective.repetition_penalty;
   std::string lines;
   for (const Setting& setting : kSettings) {
-    const std::string value = json_of(setting, all);
+    const std::string value = setting_json(setting, all);
     lines += fmt::format("{:<18}  {:<8}  {}\n", setting.name, value.empty() ? "default" : value, setting.expected);
   }
   return lines;

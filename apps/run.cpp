@@ -31,7 +31,7 @@ namespace {
 constexpr const char* kDefaultModel = "fairy-hybrid";
 
 // Returns the message on the command line and what is piped in, one behind the other; nothing: a chat.
-std::optional<std::string> message_of(const GenerateFlags& flags) {
+std::optional<std::string> given_message(const GenerateFlags& flags) {
   std::optional<std::string> message = flags.prompt;
   if (!flags.prompt_file.empty()) message = read_text(flags.prompt_file);
   if (flags.prompt_file == "-" || isatty(STDIN_FILENO) != 0) return message;
@@ -51,7 +51,7 @@ std::string named_token(const std::filesystem::path& directory, std::string_view
   return token->is_object() ? token->at("content").as_string() : token->as_string();
 }
 
-ChatTemplate template_of(const RunFlags& flags, const std::filesystem::path& directory) {
+ChatTemplate chat_template_of(const RunFlags& flags, const std::filesystem::path& directory) {
   if (!flags.template_file.empty()) {
     return ChatTemplate::from_text(read_text(flags.template_file), named_token(directory, "bos_token"),
                                    named_token(directory, "eos_token"));
@@ -135,8 +135,8 @@ int run(RunFlags flags) {
   const std::optional<std::string> about_words = place_words(g, "run");
   if (g.model.model.empty()) g.model.model = kDefaultModel;
   const auto [options, description] = checked_model(g, kDefaultModel);
-  ChatTemplate chat_template = template_of(flags, description.directory);
-  const std::optional<std::string> message = message_of(g);
+  ChatTemplate chat_template = chat_template_of(flags, description.directory);
+  const std::optional<std::string> message = given_message(g);
   HR_REQUIRE(message || !g.json, ErrorCode::kInvalidArgument, "--json: needs a PROMPT beside it: it is of one answer");
   HR_REQUIRE(message || g.decoding.trace.empty(), ErrorCode::kInvalidArgument,
              "--trace: needs a PROMPT beside it: it is of one answer");

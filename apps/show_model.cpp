@@ -61,7 +61,7 @@ ShownModel shown_model(const std::string& model) {
           .bytes = bytes_of(directory)};
 }
 
-std::string lines_of(const ShownModel& m) {
+std::string shown_lines(const ShownModel& m) {
   const ModelInfo& info = m.summary.info;
   return fmt::format(
       "family      {}\n"
@@ -76,7 +76,7 @@ std::string lines_of(const ShownModel& m) {
       m.commit ? fmt::format("revision    {}\n", printable(*m.commit)) : std::string(), m.directory.string());
 }
 
-std::string json_of(const std::string& name, const ShownModel& m) {
+std::string shown_json(const std::string& name, const ShownModel& m) {
   const ModelInfo& info = m.summary.info;
   return fmt::format(
       R"({{"name": {}, "architecture": {}, "parameters": {}, "dtype": {}, "context_length": {}, "chat_template": {}, )"
@@ -91,7 +91,7 @@ std::string json_of(const std::string& name, const ShownModel& m) {
 
 int show_model(const std::string& model, Output output) {
   const ShownModel shown = shown_model(model);
-  write_out(output == Output::kJson ? json_of(model, shown) : lines_of(shown));
+  write_out(output == Output::kJson ? shown_json(model, shown) : shown_lines(shown));
   return 0;
 }
 
