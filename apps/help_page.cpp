@@ -23,7 +23,6 @@ const std::vector<HelpPage>& help_pages() {
        .examples = {{"headrace demo", "a first story, by a model that comes with the program"},
                     {"headrace run", "the same model chats: it goes on with the tale that you begin"},
                     {"headrace generate \"Once upon a time\"", "it continues your text"},
-                    {"headrace generate puzzle-diffusion \"sort: 79285432 =\"", "a diffusion model solves a puzzle"},
                     {"headrace generate Qwen/Qwen3-0.6B \"The sea is\" -n 40",
                      "a model of Hugging Face's hub, which is downloaded once"}},
        .more = "'headrace help COMMAND' says more of one; '--help-all' behind a command lists all its options."},

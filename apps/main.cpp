@@ -204,7 +204,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
 }
 
 void add_model_commands(CLI::App& app, Commands& c) {
-  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub into its cache");
+  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub");
   pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
   pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
   pull->add_option("--token", c.pull.token,
@@ -213,7 +213,7 @@ void add_model_commands(CLI::App& app, Commands& c) {
   pull->add_flag("--json", c.json, "one JSON object per line: plan, progress, done");
   pull->callback([&c] { c.status = pull_command(c.pull, c.output()); });
 
-  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
+  app.add_subcommand("list", "the models that are here, by name")
       ->callback([&c] { c.status = list_models(c.output()); })
       ->add_flag("--json", c.json, "one JSON array");
 

@@ -10,8 +10,8 @@ namespace headrace {
 namespace {
 
 // Others mean nothing to any resource of ours.
-constexpr std::array<std::string_view, 8> kMethods = {"GET",   "HEAD",   "POST",    "PUT",
-                                                      "PATCH", "DELETE", "OPTIONS", "TRACE"};
+constexpr std::array<std::string_view, 9> kMethods = {"GET",    "HEAD",    "POST",  "PUT",  "PATCH",
+                                                      "DELETE", "OPTIONS", "TRACE", "QUERY"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
