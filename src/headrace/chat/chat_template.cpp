@@ -52,7 +52,7 @@ class InputReader {
   Value read_one(int64_t value) { return value; }
   Value read_one(double value) { return value; }
   Value read_one(const std::string& value) {
-    return context_.text(is_valid_utf8(value) ? value : repaired(value), Origin::kLiteral);
+    return context_.text(jinja::is_ascii(value) || is_valid_utf8(value) ? value : repaired(value), Origin::kLiteral);
   }
   Value read_one(const std::shared_ptr<const TemplateValue::Array>& value) { return read_array(*value); }
   Value read_one(const std::shared_ptr<const TemplateValue::Object>& value) {

@@ -199,7 +199,7 @@ Value all_are(Renderer& renderer, const Value& self, const CallArguments& argume
 
 bool is_alphanumeric(char32_t c) { return is_alphabetic(c) || is_numeric(c); }
 
-Value is_ascii(Renderer&, const Value& self, const CallArguments& arguments) {
+Value is_ascii_text(Renderer&, const Value& self, const CallArguments& arguments) {
   const Parameters none("isascii", arguments, {});
   return self.text()->is_ascii;
 }
@@ -225,7 +225,7 @@ constexpr std::pair<std::string_view, TextMethod> kMethods[] = {{"capitalize", c
                                                                 {"index", index_text<From::kLeft>},
                                                                 {"isalnum", all_are<is_alphanumeric>},
                                                                 {"isalpha", all_are<is_alphabetic>},
-                                                                {"isascii", is_ascii},
+                                                                {"isascii", is_ascii_text},
                                                                 {"isdecimal", all_are<is_decimal>},
                                                                 {"isdigit", all_are<is_decimal>},
                                                                 {"islower", has_case<is_lower_text>},

@@ -8,13 +8,20 @@
 namespace headrace::jinja {
 namespace {
 
-bool all_ascii(std::string_view bytes) {
-  return std::ranges::all_of(bytes, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 bool begins_code_point(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 }  // namespace
+
+bool is_ascii(std::string_view bytes) {
+  uint64_t all = 0;  // eight bytes at a time
+  for (; bytes.size() >= sizeof(all); bytes.remove_prefix(sizeof(all))) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data(), sizeof(word));
+    all |= word;
+  }
+  for (const char c : bytes) all |= static_cast<unsigned char>(c);
+  return (all & 0x8080808080808080) == 0;
+}
 
 void TextBuilder::reserve(size_t more) {
   const size_t needed = bytes_.size() + more;
@@ -68,7 +75,7 @@ void TextBuilder::repeat(const Text& text, size_t count) {
 
 TextPtr TextBuilder::finish(bool is_markup) {
   auto text = std::make_shared<Text>();
-  text->is_ascii = all_ascii(bytes_);
+  text->is_ascii = is_ascii(bytes_);
   text->is_markup = is_markup;
   text->bytes = std::move(bytes_);
   text->literal = std::move(literal_);

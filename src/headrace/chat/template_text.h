@@ -67,6 +67,7 @@ TextPtr constant_text(std::string_view bytes);
 template <class Use>
 void for_each_run(TextPart part, Use&& use);
 
+bool is_ascii(std::string_view bytes);
 // Python's str.isspace() for one character; what strip() and split() take away.
 bool is_python_space(char32_t c);
 
