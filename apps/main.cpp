@@ -102,7 +102,7 @@ void add_demo(CLI::App& app, Commands& c) {
 }
 
 void add_run_batch(CLI::App& app, Commands& c) {
-  CLI::App* batch = app.add_subcommand("run-batch", "complete the requests of a file in OpenAI's batch format");
+  CLI::App* batch = app.add_subcommand("run-batch", "complete a file of requests in OpenAI's format");
   add_run_batch_flags(*batch, c.batch);
   batch->add_flag("--json", c.json, "print one JSON object: requests, failed, tokens, seconds");
   batch->callback([&c] { c.status = run_batch(c.batch, c.output()); });
@@ -174,7 +174,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   });
 
   CLI::App* measure =
-      app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
+      app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
