@@ -118,7 +118,7 @@ void BatchRunner::read(Job& job) const {
     if (!one.params.seed) one.params.seed = stable_hash(str(config_.seed, ':', job.number, ':', i));
     prompts.push_back(one.prompt_ids);
   }
-  ResponseHead head{.id = "cmpl-" + batch_line_id(job.number, job.custom_id),
+  ResponseInfo head{.id = "cmpl-" + batch_line_id(job.number, job.custom_id),
                     .created = input_.modified(),
                     .model = request.model.empty() ? config_.model_names.front() : request.model,
                     .shows_cached_tokens = false};

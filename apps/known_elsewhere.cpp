@@ -282,6 +282,7 @@ const Table& same_options() {
       {"--random-seed", "--seed"},
       {"-a", "--served-model-name"},
       {"-H", "--host"},
+      {"--disable-radix-cache", "--no-enable-prefix-caching"},
       {"--max-num-queued-reqs", "--max-queued-requests"},
       {"--max-num-queued-tokens", "--max-queued-tokens"},
       {"--timeout", "--request-timeout"},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "exit_status.h"
@@ -26,6 +27,7 @@
 #include "output.h"
 #include "request_log.h"
 #include "sampling_flags.h"
+#include "seconds_since.h"
 #include "version.h"
 
 namespace headrace::app {
@@ -124,9 +126,22 @@ std::map<std::string, std::string> model_settings(const SamplingParams& of_model
   return values;
 }
 
-std::optional<ChatTemplate> template_of(const ServeFlags& flags, const fs::path& directory) {
-  if (flags.chat_template.empty()) return ChatTemplate::of_model(directory);
-  return chat_template_from(flags.chat_template, directory);
+// The text of --chat-template; empty without it.
+std::string template_text(const std::string& given) {
+  if (given.empty() || given.find('{') != std::string::npos) return given;
+  std::ifstream file(given, std::ios::binary);
+  HR_REQUIRE(file.is_open(), ErrorCode::kInvalidArgument, "--chat-template: ", given,
+             " is no file that can be read, nor a template, which has {{ or {%");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// A template of the command line reads the same tokens as the model's own.
+ChatTemplate template_of(const std::string& text, const AsyncLLM& llm) {
+  const Tokenizer& tokenizer = llm.tokenizer();
+  const auto name_of_first = [&tokenizer](std::span<const int32_t> ids) {
+    return ids.empty() ? std::string() : tokenizer.id_to_token(ids.front()).value_or("");
+  };
+  return ChatTemplate::from_text(text, name_of_first(tokenizer.prefix_ids()), name_of_first(llm.model_info().eos_ids));
 }
 
 // The loop of the program's own thread. Returns its status.
@@ -179,7 +194,9 @@ std::unique_ptr<HttpServer> listening(const ServeFlags& flags, Server& server) {
 // What is served, from its files to its end.
 int serve_model(const ServeFlags& flags, const ModelDescription& description, const LLMOptions& options) {
   const std::vector<std::string> names = model_names(flags.many, flags.model, description.directory);
-  std::optional<ChatTemplate> chat = template_of(flags, description.directory);
+  const std::string own_template = template_text(flags.chat_template);
+  std::optional<ChatTemplate> chat = own_template.empty() ? ChatTemplate::of_model(description.directory)
+                                                          : ChatTemplate::from_text(own_template, "", "");
   Server server(config_of(flags, options.max_num_seqs, options.log));
   std::unique_ptr<AsyncLLM> llm;
   std::unique_ptr<HttpServer> http = listening(flags, server);
@@ -190,6 +207,7 @@ int serve_model(const ServeFlags& flags, const ModelDescription& description, co
   });
   server.count_connections(*http);
   llm = load_with_progress<AsyncLLM>(description, options);
+  if (!own_template.empty()) chat = template_of(own_template, *llm);
   server.open(std::make_shared<ServedModel>(*llm, names, std::move(chat), defaults_of(flags, llm->default_params())));
   finish_when_interrupted();
   write_out(start_report(*llm, names, url_of(flags, http->port())));
@@ -264,6 +282,7 @@ void add_api_flags(CLI::App& command, ServeFlags& f) {
       ->type_name("TEMPLATE");
   command.add_flag("--strict-api", f.strict_api, "refuse unknown fields of requests, which are ignored without it");
   add_many_requests_flags(command, f.many);
+  command.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt as a whole");
   command.add_option("--config", f.config, "a file of options, in TOML: port = 8080")->type_name(kFile);
   command.add_flag("--print-config", f.print_config, "print each option's value and where it comes from, and end");
 }
@@ -295,6 +314,7 @@ int serve(const ServeFlags& flags, const CLI::App& command, const Origins& origi
   validate(params_of(flags.sampling, {}));
   all_keys(flags);
   LLMOptions options = options_of(flags.model);
+  if (flags.no_prefix_caching) options.keep_text = SchedulerConfig::KeepText::kNo;
   options.log = timed_log(flags.model.log_level, format_of(flags));
   const fs::path directory = model_directory(flags.model);
   const ModelDescription description = read_description(directory, options.random_weights);

@@ -29,7 +29,7 @@ struct ServeFlags {
   int64_t queue_timeout = 60'000, request_timeout = 0, shutdown_timeout = 30'000, watchdog_timeout = 120'000,
           sse_ping_interval = 30'000, header_timeout = 10'000, body_timeout = 30'000, idle_timeout = 75'000,
           stall_timeout = 30'000;
-  bool strict_api = false, print_config = false;
+  bool strict_api = false, print_config = false, no_prefix_caching = false;
 };
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags);

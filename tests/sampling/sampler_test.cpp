@@ -414,7 +414,7 @@ TEST_F(RowsWithoutNumbers, OfADeviceShow) {
     ChosenRows rows{Tensor::zeros(DType::kI32, {3}), Tensor::zeros(DType::kF32, {3, 4}),
                     Tensor::zeros(DType::kI32, {3}), Tensor::zeros(DType::kF32, {3})};
     rows.stats.data_as<float>()[4 + 1] = log_sum;
-    return Sampler::describe(rows, spots);
+    return Sampler::describe(rows, Sampler::orders_of(spots), spots);
   };
   expect_the_second_alone(described(kNaN), described(0));
 }

@@ -32,7 +32,7 @@ class CompletionResponseTest : public testing::Test {
       return out;
     }
   };
-  Pushed response(std::string_view body, ResponseHead head = {.id = "cmpl-1", .created = 7, .model = "m\""}) const {
+  Pushed response(std::string_view body, ResponseInfo head = {.id = "cmpl-1", .created = 7, .model = "m\""}) const {
     CompletionRequest request = completion_request(JsonBody(body, "b").root(), {});
     std::vector<std::vector<int32_t>> prompts;
     for (GenerationRequest& one : generation_requests(request, tokenizer_, PromptSize(tokenizer_, 100)))

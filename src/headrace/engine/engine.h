@@ -174,6 +174,7 @@ class Engine {
   // A step from its plan to its commit, in the order of its rows. The sequence of a request that has ended is null.
   struct InFlightStep {
     std::vector<ScheduledStep> steps;  // empty: a warm-up
+    std::vector<double> orders = {};   // of its rows of logits, if the device chooses tokens
     std::vector<LogprobRow> logprobs = {};
     std::vector<size_t> logprob_steps = {};  // index in `steps` of each of them
     std::exception_ptr failed = nullptr;     // why it could not be launched or sampled; its turn comes in the next call
@@ -203,7 +204,7 @@ class Engine {
 
   void show_planned(const std::vector<ScheduledStep>& steps) const;
   // Returns one token per sample row of a retired step, in order.
-  std::vector<SampledToken> sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result);
+  std::vector<SampledToken> sampled_tokens(const InFlightStep& in_flight, StepResult result);
   using StepFilter = bool (*)(const ScheduledStep&);
   // Samples every row of `logits`, as returned by the model, on the host. Sequences of steps for which `keeps` is true
   // keep the logits they need.

@@ -151,7 +151,7 @@ std::vector<StepOutput> Engine::run_step() {
   InFlightStep& step = in_flight_.front();
   StepResult result = runner_.retire();
   keep_logprobs(step, std::move(result.logprobs));
-  const std::vector<SampledToken> sampled = sampled_tokens(step.steps, std::move(result));
+  const std::vector<SampledToken> sampled = sampled_tokens(step, std::move(result));
   int32_t rows = 0;
   for (const ScheduledStep& one : step.steps) rows += one.plan.num_rows();
   choose_step_rows(rows);

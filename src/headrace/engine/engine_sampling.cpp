@@ -158,16 +158,20 @@ void Engine::choose() {
   if (std::ranges::none_of(steps, by_device)) return runner_.choose({.logits = logits});
   const std::vector<SampleSpot> spots = spots_of(steps, device_reads);
   const std::vector<KeptRows> kept = kept_rows(steps, device_reads);
+  in_flight.orders = Sampler::orders_of(spots);
   in_flight.logprobs = logprob_rows(in_flight);
   const TokenChoice choice{
       .vocab = config_.vocab, .excluded_id = steps.front().plan.excluded_id, .spots = spots, .kept = kept};
   runner_.choose({.choice = choice, .logprobs = in_flight.logprobs, .logits = logits});
 }
 
-std::vector<SampledToken> Engine::sampled_tokens(const std::vector<ScheduledStep>& steps, StepResult result) {
+std::vector<SampledToken> Engine::sampled_tokens(const InFlightStep& in_flight, StepResult result) {
+  const std::vector<ScheduledStep>& steps = in_flight.steps;
   if (!result.tokens)
     return result.logits ? read(steps, std::move(result.logits), any_reads) : std::vector<SampledToken>();
-  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, spots_of(steps, any_reads)));
+  const std::vector<SampleSpot> spots =
+      result.tokens->model_stats ? spots_of(steps, any_reads) : std::vector<SampleSpot>();
+  std::vector<SampledToken> tokens = of_samples(steps, Sampler::describe(*result.tokens, in_flight.orders, spots));
   if (!result.logits) return tokens;
   const std::vector<SampledToken> by_host = read(steps, std::move(result.logits), host_reads);
   std::ptrdiff_t first = 0;

@@ -163,10 +163,21 @@ void Connection::deliver() {
   if (stall_deadline_ == kNever) write();
 }
 
+namespace {
+
+bool asks_to_close(const ResponseHead& head) {
+  return std::ranges::any_of(head.headers, [](const auto& header) {
+    return header.first == "connection" && header.second == "close";
+  });
+}
+
+}  // namespace
+
 void Connection::add_head(const ResponseHead& head, std::optional<size_t> content_length) {
   response_.has_head = true;
   response_.is_stream = !content_length.has_value();
   if (set_.is_ending() || (response_.is_stream && !response_.is_http11)) response_.keeps_alive = false;
+  if (asks_to_close(head)) response_.keeps_alive = false;
   const std::string text = format_head(head, {.request_id = response_.id,
                                               .date = set_.date(),
                                               .content_length = content_length,

@@ -72,7 +72,9 @@ std::string format_head(const ResponseHead& head, const ConnectionHeaders& conne
     add_header(out, "Connection", "keep-alive");
   }
   add_header(out, "X-Request-Id", connection.request_id);
-  for (const auto& [name, value] : head.headers) add_header(out, name, value);
+  for (const auto& [name, value] : head.headers) {
+    if (name != "connection") add_header(out, name, value);  // it was heard: keeps_alive
+  }
   return out += "\r\n";
 }
 

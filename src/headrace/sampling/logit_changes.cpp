@@ -21,6 +21,12 @@ int64_t count_of(const SampleSpot& spot) { return is_counted(spot) ? std::ssize(
 
 bool is_masked(const SampleSpot& spot) { return !spot.allowed_bits.empty(); }
 
+bool may_change(const SampleSpot& spot) {
+  return spot.temperature != 1 || spot.params->repetition_penalty != 1 || !spot.params->logit_bias.empty() ||
+         !spot.banned_ids.empty() || !spot.early_ids.empty() || spot.discouraged_id || is_counted(spot) ||
+         is_masked(spot);
+}
+
 // As std::find, by blocks that compilers compare at once: texts have thousands of tokens.
 const int32_t* find_in(std::span<const int32_t> places, int32_t place) {
   constexpr size_t kBlock = 16;
@@ -70,6 +76,7 @@ int32_t LogitChanges::first_place_of(int64_t row) const { return static_cast<int
 void LogitChanges::list(std::span<const SampleSpot> spots, int64_t width, int32_t vocab) {
   width_ = width, vocab_ = vocab;
   wait_until_read();
+  if (std::ranges::none_of(spots, may_change)) return clear(spots.size());
   list_biases(spots);
   list_penalties(spots);
   lay_out(spots);
@@ -77,6 +84,14 @@ void LogitChanges::list(std::span<const SampleSpot> spots, int64_t width, int32_
   fill_counts(spots);
   fill_masks(spots);
   find_rows(spots);
+}
+
+void LogitChanges::clear(size_t rows) {
+  for (Additions& one : additions_) one.begins.assign(rows + 1, 0), one.places = one.biases = {};
+  biases_.clear(), penalized_.clear();
+  temperatures_ = masked_rows_ = masks_ = {};
+  num_words_ = 0;
+  changed_ = {};
 }
 
 void LogitChanges::find_rows(std::span<const SampleSpot> spots) {

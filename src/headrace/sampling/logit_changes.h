@@ -63,6 +63,7 @@ class LogitChanges {
   void send(void* to);
 
  private:
+  void clear(size_t rows);  // the list of so many rows that nothing changes
   void list_biases(std::span<const SampleSpot> spots);
   void list_penalties(std::span<const SampleSpot> spots);
   void find_rows(std::span<const SampleSpot> spots);

@@ -107,7 +107,7 @@ std::vector<SampledToken> Sampler::sample(const TensorView& logits, std::span<co
                       .ids = rows.ids,
                       .chosen = rows.logits},
                      context_);
-  std::vector<SampledToken> tokens = describe(rows, spots);
+  std::vector<SampledToken> tokens = describe(rows, orders_of(spots), spots);
   if (unguided) describe_unguided(tokens, spots, unguided, rows.model_stats);
   parallel_for(context_.threads, count, [&](int64_t r) {
     const SampleSpot& spot = spots[static_cast<size_t>(r)];
@@ -137,9 +137,19 @@ std::vector<TokenShare> Sampler::likeliest(const TensorView& row, const SampledT
   return shares;
 }
 
-std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const SampleSpot> spots) {
+std::vector<double> Sampler::orders_of(std::span<const SampleSpot> spots) {
+  std::vector<double> orders;
+  orders.reserve(spots.size());
+  for (const SampleSpot& spot : spots) {
+    orders.push_back(order_number(spot.params->seed.value_or(0), spot.position, spot.step));
+  }
+  return orders;
+}
+
+std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<const double> orders,
+                                            std::span<const SampleSpot> spots) {
   std::vector<SampledToken> tokens;
-  tokens.reserve(spots.size());
+  tokens.reserve(orders.size());
   for (int64_t r = 0; r < rows.best.dim(0); ++r) {
     const float* s = rows.stats.data_as<float>() + 4 * r;
     const RowStats row{rows.best.data_as<int32_t>()[r], s[0], s[1], s[2], s[3]};
@@ -147,7 +157,7 @@ std::vector<SampledToken> Sampler::describe(const ChosenRows& rows, std::span<co
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     SampledToken& token = tokens[i];
-    token.order = order_number(spots[i].params->seed.value_or(0), spots[i].position, spots[i].step);
+    token.order = orders[i];
     if (!rows.model_stats) continue;
     const float* model = rows.model_stats.data_as<float>() + 4 * i;
     const float logit = rows.logits.data_as<float>()[i], largest = rows.stats.data_as<float>()[4 * i];

@@ -54,7 +54,10 @@ class Sampler {
   std::vector<TokenShare> likeliest(const TensorView& row, const SampledToken& read, int32_t count,
                                     std::optional<int32_t> excluded_id = {}) const;
   // Returns the tokens sampled on a device, from the results of token_confidence and sample_tokens; valid as above.
-  static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const SampleSpot> spots);
+  // `orders`: orders_of() the spots. `spots` are read only if rows.model_stats is there.
+  static std::vector<SampledToken> describe(const ChosenRows& rows, std::span<const double> orders,
+                                            std::span<const SampleSpot> spots);
+  static std::vector<double> orders_of(std::span<const SampleSpot> spots);  // SampledToken::order of each
 
  private:
   const OpSet& ops_;

@@ -14,9 +14,21 @@ class JsonNode;
 using Answer = std::variant<Work, std::string>;  // work for the engine, or an answer in JSON
 using ApiHandler = Answer (*)(const JsonNode& body, const ServedModel& model, Call& call);
 
-Answer answer_completion(const JsonNode& body, const ServedModel& model, Call& call);  // OpenAI's
+// OpenAI's.
+Answer answer_completion(const JsonNode& body, const ServedModel& model, Call& call);
+Answer answer_chat(const JsonNode& body, const ServedModel& model, Call& call);
+// vLLM's.
+Answer answer_tokenize(const JsonNode& body, const ServedModel& model, Call& call);
+Answer answer_detokenize(const JsonNode& body, const ServedModel& model, Call& call);
+std::vector<FieldDescription> tokenize_fields();
+std::vector<FieldDescription> detokenize_fields();
+// Ollama's.
+Answer answer_ollama_chat(const JsonNode& body, const ServedModel& model, Call& call);
+Answer answer_ollama_generate(const JsonNode& body, const ServedModel& model, Call& call);
+Answer answer_ollama_show(const JsonNode& body, const ServedModel& model, Call& call);
+std::string ollama_tags_json(const ServedModel& model);
 
 // Returns the head of a response to `call`: its id begins with `prefix`.
-ResponseHead response_head(std::string_view prefix, const std::string& model_name, const Call& call);
+ResponseInfo response_info(std::string_view prefix, const std::string& model_name, const Call& call);
 
 }  // namespace headrace

@@ -13,7 +13,6 @@ Call::Call(std::shared_ptr<HttpExchange> exchange, ErrorStyle style, HttpHeaders
 
 HttpHeaders Call::with_own(HttpHeaders headers) const {
   headers.insert(headers.end(), headers_.begin(), headers_.end());
-  headers.emplace_back("x-request-id", request().id);
   return headers;
 }
 

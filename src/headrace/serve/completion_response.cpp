@@ -17,16 +17,16 @@ int64_t num_characters(std::string_view text) {
 
 }  // namespace
 
-CompletionResponse::CompletionResponse(CompletionRequest request, ResponseHead head,
+CompletionResponse::CompletionResponse(CompletionRequest request, ResponseInfo info,
                                        std::vector<std::vector<int32_t>> prompts, const Tokenizer& tokenizer)
-    : Response(request, std::move(head), std::move(prompts), tokenizer),
+    : Response(request, std::move(info), std::move(prompts), tokenizer),
       texts_(std::move(request.prompts)),
       echo_(request.echo),
       prompt_logprobs_(request.prompt_logprobs),
       offsets_(static_cast<size_t>(num_open_)) {}
 
 std::string CompletionResponse::json(const ResponseTimes& /*times*/) const {
-  std::string out = chunk_begin(kTextCompletion) + R"(, "choices": )";
+  std::string out = object_begin(kTextCompletion) + R"(, "choices": )";
   std::vector<std::pair<size_t, size_t>> places;  // prompt, choice
   for (size_t p = 0; p < prompts_.size(); ++p) {
     for (size_t c = 0; c < prompts_[p].choices.size(); ++c) places.emplace_back(p, c);
@@ -77,7 +77,7 @@ void CompletionResponse::append_news(int32_t prompt, int32_t choice, std::string
   const bool has_tokens = request_.logprobs && c.shown_tokens < c.completion.ids.size();
   if (text.empty() && !has_tokens && !c.has_ended && !c.report && !(prompt_logprobs_ && is_first)) return;
   out += kEventBegin;
-  out += chunk_begin(kTextCompletion);
+  out += object_begin(kTextCompletion);
   out += str(R"(, "choices": [{"index": )", at, R"(, "text": )");
   append_json_string(text, out);
   out += R"(, "logprobs": )";
@@ -100,7 +100,7 @@ void CompletionResponse::append_news(int32_t prompt, int32_t choice, std::string
 void CompletionResponse::append_end(const ResponseTimes& /*times*/, std::string& out) const {
   if (request_.include_usage) {
     out += kEventBegin;
-    out += chunk_begin(kTextCompletion) + R"(, "choices": [])";
+    out += object_begin(kTextCompletion) + R"(, "choices": [])";
     append_usage(out);
     out += '}';
     out += kEventEnd;

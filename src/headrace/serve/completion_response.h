@@ -14,7 +14,7 @@ namespace headrace {
 class CompletionResponse : public Response {
  public:
   // `prompts`: the ids of generation_requests(). `tokenizer` is not owned.
-  CompletionResponse(CompletionRequest request, ResponseHead head, std::vector<std::vector<int32_t>> prompts,
+  CompletionResponse(CompletionRequest request, ResponseInfo info, std::vector<std::vector<int32_t>> prompts,
                      const Tokenizer& tokenizer);
 
   std::string json(const ResponseTimes& times) const override;

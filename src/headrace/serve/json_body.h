@@ -21,8 +21,11 @@ class JsonNode {
       : value_(value), name_(std::move(name)), has_marks_(has_marks) {}
 
   const std::string& name() const { return name_; }
+  JsonNode named(std::string name) const { return {value_, std::move(name), has_marks_}; }  // the same value
   bool is_null() const { return value_.is_null(); }
   bool is_false() const { return value_.is_bool() && !bool(value_); }
+  bool is_bool() const { return value_.is_bool(); }
+  bool is_integer() const { return value_.is_int64(); }
   bool is_string() const { return value_.is_string() && number_mark().empty(); }
   bool is_array() const { return value_.is_array(); }
   bool is_object() const { return value_.is_object(); }

@@ -60,7 +60,7 @@ bool read_field(std::span<const RequestField<Request>> table, Request& request, 
     void operator()(const typename Field::Flag& f) const { r.*f.member = node.flag(); }
     void operator()(const typename Field::Text& f) const { r.*f.member = node.text(); }
     void operator()(const typename Field::Number& f) const {
-      r.params.*f.member = static_cast<float>(node.number(f.least, f.most));
+      if constexpr (requires { r.params; }) r.params.*f.member = static_cast<float>(node.number(f.least, f.most));
     }
     void operator()(const typename Field::Integer& f) const { f.set(r, node.integer(f.least, f.most)); }
     void operator()(const typename Field::Other& f) const { f.read(r, node); }

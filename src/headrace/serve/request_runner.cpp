@@ -80,7 +80,7 @@ void RequestRunner::submit(std::shared_ptr<Call> call, Work work, std::unique_pt
     }
     jobs_.insert(job);
     if (!has_work_) last_turn_ = Clock::now();
-    has_work_ = true;  // until the next tick knows more
+    has_work_ = true;
   }
   job->call->exchange().on_gone([this, gone = std::weak_ptr(job)] {
     if (const auto found = gone.lock()) abort(*found);
@@ -177,6 +177,8 @@ void RequestRunner::feed(Job& job, int32_t prompt, const GenerationEvent& event)
   } catch (const Error& error) {
     note_fault(error);
     fail(job, request_error_of(error));
+  } catch (const std::exception& error) {
+    fail(job, RequestError(500, error.what()));
   }
 }
 
@@ -296,13 +298,15 @@ void RequestRunner::ping(Job& job, Clock::time_point now) {
   if (job.call->exchange().unsent_bytes() > 0) return;  // its reader is slow, not its writer
   begin(job);
   job.last_ping = now;
-  job.call->exchange().send(job.response->ping());
+  piece_.clear();
+  job.response->append_ping(piece_);
+  job.call->exchange().send(piece_);
 }
 
 void RequestRunner::watch_engine(Clock::time_point now) {
   const EngineStats stats = llm_->stats();
   const std::lock_guard lock(mutex_);
-  has_work_ = stats.running + stats.waiting > 0;
+  has_work_ = !places_.empty();
   if (stats.heartbeat != heartbeat_ || !has_work_) last_turn_ = now;
   heartbeat_ = stats.heartbeat;
 }

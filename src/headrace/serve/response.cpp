@@ -66,10 +66,10 @@ void append_report(const StepReport& report, const Tokenizer& tokenizer, std::st
 Response::Choice::Choice(const Tokenizer& tokenizer, const ApiRequest& request)
     : stream(tokenizer, request.params.stop, request.skip_special_tokens ? SpecialText::kSkip : SpecialText::kKeep) {}
 
-Response::Response(ApiRequest request, ResponseHead head, std::vector<std::vector<int32_t>> prompts,
+Response::Response(ApiRequest request, ResponseInfo info, std::vector<std::vector<int32_t>> prompts,
                    const Tokenizer& tokenizer)
     : request_(std::move(request)),
-      head_(std::move(head)),
+      info_(std::move(info)),
       tokenizer_(tokenizer),
       num_open_(request_.n * static_cast<int32_t>(prompts.size())) {
   for (std::vector<int32_t>& ids : prompts) {
@@ -127,7 +127,8 @@ Response::Token Response::token_at(int32_t id, std::optional<float> logprob, std
 
 std::vector<Response::Token> Response::output_tokens(const Choice& choice, size_t from) const {
   std::vector<Token> tokens;
-  for (size_t i = from; i < choice.completion.ids.size() && !request_.no_output; ++i) {
+  if (!request_.logprobs || request_.no_output) return tokens;
+  for (size_t i = from; i < choice.completion.ids.size(); ++i) {
     tokens.push_back(token_at(choice.completion.ids[i], choice.completion.logprobs[i], choice.top[i]));
   }
   return tokens;
@@ -137,7 +138,7 @@ void Response::append_usage(std::string& out) const {
   const Usage u = usage();
   out += str(R"(, "usage": {"prompt_tokens": )", u.prompt_tokens, R"(, "completion_tokens": )", u.completion_tokens,
              R"(, "total_tokens": )", u.prompt_tokens + u.completion_tokens);
-  if (head_.shows_cached_tokens) out += str(R"(, "prompt_tokens_details": {"cached_tokens": )", u.cached_tokens, '}');
+  if (info_.shows_cached_tokens) out += str(R"(, "prompt_tokens_details": {"cached_tokens": )", u.cached_tokens, '}');
   out += '}';
 }
 
@@ -159,13 +160,13 @@ void Response::append_own_whole(const Choice& choice, std::string& out) const {
   out += '}';
 }
 
-const std::string& Response::chunk_begin(std::string_view object) const {
-  if (!chunk_begin_.empty()) return chunk_begin_;
-  chunk_begin_ = R"({"id": )";
-  append_json_string(head_.id, chunk_begin_);
-  chunk_begin_ += str(R"(, "object": ")", object, R"(", "created": )", head_.created, R"(, "model": )");
-  append_json_string(head_.model, chunk_begin_);
-  return chunk_begin_;
+const std::string& Response::object_begin(std::string_view object) const {
+  if (!object_begin_.empty()) return object_begin_;
+  object_begin_ = R"({"id": )";
+  append_json_string(info_.id, object_begin_);
+  object_begin_ += str(R"(, "object": ")", object, R"(", "created": )", info_.created, R"(, "model": )");
+  append_json_string(info_.model, object_begin_);
+  return object_begin_;
 }
 
 }  // namespace headrace

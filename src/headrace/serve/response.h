@@ -18,7 +18,7 @@
 namespace headrace {
 
 // What a response says besides the choices.
-struct ResponseHead {
+struct ResponseInfo {
   std::string id;
   int64_t created = 0;  // seconds since 1970
   std::string model;
@@ -49,7 +49,7 @@ class Response {
   bool has_ended(int32_t prompt, int32_t choice) const { return choice_at(prompt, choice).has_ended; }
 
   const ApiRequest& request() const { return request_; }
-  const ResponseHead& head() const { return head_; }
+  const ResponseInfo& info() const { return info_; }
   struct Usage {
     int64_t prompt_tokens = 0;      // each prompt once
     int64_t completion_tokens = 0;  // of all choices, end tokens included
@@ -66,14 +66,13 @@ class Response {
   virtual std::string_view stream_type() const = 0;  // of content
   virtual void append_news(int32_t prompt, int32_t choice, std::string& out) = 0;
   virtual void append_end(const ResponseTimes& times, std::string& out) const = 0;
-  virtual void append_error(const RequestError& error, std::string& out) const = 0;         // and the end behind it
-  virtual std::string error_json(const RequestError& error) const { return error.json(); }  // in place of a response
+  virtual void append_error(const RequestError& error, std::string& out) const = 0;  // and the end behind it
   // A piece without content: it keeps the connection alive.
-  virtual std::string_view ping() const { return ": ping\n\n"; }
+  virtual void append_ping(std::string& out) const { out += ": ping\n\n"; }
 
  protected:
   // `prompts`: the ids of the engine's requests. `tokenizer` is not owned.
-  Response(ApiRequest request, ResponseHead head, std::vector<std::vector<int32_t>> prompts,
+  Response(ApiRequest request, ResponseInfo info, std::vector<std::vector<int32_t>> prompts,
            const Tokenizer& tokenizer);
 
   struct Choice {
@@ -119,16 +118,16 @@ class Response {
   // the newest step.
   void append_own(Choice& choice, std::string& out) const;
   void append_own_whole(const Choice& choice, std::string& out) const;
-  const std::string& chunk_begin(std::string_view object) const;  // {"id": ..., "model": ...
+  const std::string& object_begin(std::string_view object) const;  // {"id": ..., "model": ...
 
   ApiRequest request_;
-  ResponseHead head_;
+  ResponseInfo info_;
   const Tokenizer& tokenizer_;  // not owned
   std::vector<Prompt> prompts_;
   int32_t num_open_ = 0;
 
  private:
-  mutable std::string chunk_begin_;
+  mutable std::string object_begin_;
 };
 
 // Appends `items`, each by `append`, with commas between them.
