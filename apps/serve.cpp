@@ -269,9 +269,11 @@ void add_queue_flags(CLI::App& command, ServeFlags& f) {
   add_time("--watchdog-timeout", f.watchdog_timeout,
            "a step of the engine that takes longer ends the program; 0: none");
   add_time("--header-timeout", f.header_timeout, "for a request's head; then status 408; 0: any");
-  add_time("--body-timeout", f.body_timeout, "for its body, and again for each KB a second that comes; then status 408; 0: any");
+  add_time("--body-timeout", f.body_timeout,
+           "for its body, and again for each KB a second that comes; then status 408; 0: any");
   add_time("--idle-timeout", f.idle_timeout, "a connection without requests for so long is closed; 0: never");
-  add_time("--stall-timeout", f.stall_timeout, "a client that does not read its response for so long is cut off; 0: never");
+  add_time("--stall-timeout", f.stall_timeout,
+           "a client that does not read its response for so long is cut off; 0: never");
   add_time("--sse-ping-interval", f.sse_ping_interval, "a stream without tokens for so long gets a comment; 0: none");
 }
 

@@ -48,15 +48,16 @@ Place place_of(std::string_view file, std::string_view name) {
 }  // namespace
 
 BrokenModel::BrokenModel(const fs::path& model) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(model)) fs::copy(entry.path(), directory_ / entry.path().filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(model))
+    fs::copy(entry.path(), directory_ / entry.path().filename().string());
   std::string index = bytes_of(model / "model.safetensors.index.json"), config = bytes_of(model / "config.json");
   const std::string shard = text_at(index, str("/weight_map/", kEmbedding));
   std::string file = bytes_of(model / shard);
   const Place place = place_of(file, kEmbedding);
   const std::string data = file.substr(place.begin, place.bytes);
   test::write_file(directory_ / "head.safetensors",
-                   test::safetensors_bytes(str(R"({"lm_head.weight":{"dtype":"BF16","shape":[)", place.rows, ',', place.columns,
-                                               R"(],"data_offsets":[0,)", place.bytes, "]}}"),
+                   test::safetensors_bytes(str(R"({"lm_head.weight":{"dtype":"BF16","shape":[)", place.rows, ',',
+                                               place.columns, R"(],"data_offsets":[0,)", place.bytes, "]}}"),
                                            data));
   const size_t row = place.bytes / static_cast<size_t>(place.rows);
   for (size_t i = 0; i < row; i += 2) file.replace(place.begin + row * static_cast<size_t>(token()) + i, 2, "\xc0\x7f");

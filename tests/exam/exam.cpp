@@ -28,8 +28,7 @@ T value_at(std::string_view json, std::string_view path) {
   const Parsed parsed(json);
   T value{};
   const simdjson::error_code error = parsed.root.at_pointer(path).get(value);
-  require(error == simdjson::SUCCESS,
-          str(path, ": ", simdjson::error_message(error), " in ", json.substr(0, 400)));
+  require(error == simdjson::SUCCESS, str(path, ": ", simdjson::error_message(error), " in ", json.substr(0, 400)));
   return value;
 }
 
@@ -121,7 +120,8 @@ RawHttpResponse get(uint16_t port, std::string_view path, std::string_view heade
 }
 
 RawHttpResponse post(uint16_t port, std::string_view path, std::string_view body, std::string_view headers) {
-  const std::string all = str("Content-Type: application/json\r\n", body.empty() ? "Content-Length: 0\r\n" : "", headers);
+  const std::string all =
+      str("Content-Type: application/json\r\n", body.empty() ? "Content-Length: 0\r\n" : "", headers);
   return RawHttpClient(port).request(raw_request("POST", path, body, all));
 }
 
@@ -132,8 +132,8 @@ RawHttpClient begin_post(uint16_t port, std::string_view path, std::string_view 
 }
 
 std::string stream_of(std::string_view prompt, int tokens, std::string_view fields) {
-  return completion_of(prompt, str(R"("stream": true, "ignore_eos": true, "max_tokens": )", tokens,
-                                   fields.empty() ? "" : ", ", fields));
+  return completion_of(
+      prompt, str(R"("stream": true, "ignore_eos": true, "max_tokens": )", tokens, fields.empty() ? "" : ", ", fields));
 }
 
 std::string completion_of(std::string_view prompt, std::string_view fields) {
@@ -151,8 +151,8 @@ std::string ids_prompt(size_t tokens) {
 }
 
 std::string canary_body(std::string_view fields) {
-  return completion_of(str('"', kCanary, '"'), str(R"("temperature": 0, "max_tokens": )", kCanaryTokens,
-                                                   fields.empty() ? "" : ", ", fields));
+  return completion_of(str('"', kCanary, '"'),
+                       str(R"("temperature": 0, "max_tokens": )", kCanaryTokens, fields.empty() ? "" : ", ", fields));
 }
 
 void require_refusal(const RawHttpResponse& response, int status, std::string_view param, std::string_view words) {
@@ -179,9 +179,9 @@ void require_answer(const RawHttpResponse& response) {
 }
 
 Exam::Exam(Files files, bool is_quick) : files_(std::move(files)), is_quick_(is_quick) {
-  const ProgramResult run =
-      run_program({files_.program, "generate", files_.model, "-p", std::string(kCanary), "-n", std::to_string(kCanaryTokens),
-                   "--temperature", "0", "--json", "-t", "1", "--dtype", "float32", "--deterministic", "--log-level", "off"});
+  const ProgramResult run = run_program({files_.program, "generate", files_.model, "-p", std::string(kCanary), "-n",
+                                         std::to_string(kCanaryTokens), "--temperature", "0", "--json", "-t", "1",
+                                         "--dtype", "float32", "--deterministic", "--log-level", "off"});
   require(run.status == 0, str("headrace generate has failed: ", run.output));
   golden_ = text_at(run.output, "/text");
 }
@@ -190,8 +190,9 @@ ServerCommand Exam::command(const std::vector<std::string>& flags) const {
   ServerCommand command{.program = files_.program, .model = files_.model};
   // What malloc keeps of freed memory would hide what the server keeps.
   command.environment = {"MALLOC_MMAP_THRESHOLD_=262144", "MALLOC_TRIM_THRESHOLD_=262144"};
-  command.flags = {"-t",         "1",     "--dtype",     "float32", "--deterministic",
-                   "--log-format", "json",  "--log-level", "debug",   "--served-model-name", "exam"};
+  command.flags = {"-t",           "1",    "--dtype",     "float32", "--deterministic",
+                   "--log-format", "json", "--log-level", "debug",   "--served-model-name",
+                   "exam"};
   for (size_t i = 0; i < flags.size(); ++i) command.flags.push_back(flags[i]);
   const auto is_given = [&](std::string_view name) { return std::ranges::find(flags, name) != flags.end(); };
   if (!is_given("--port")) command.flags.insert(command.flags.end(), {"--port", "0"});
@@ -266,16 +267,18 @@ void Exam::check_log(ExamServer& server) const {
     return static_cast<double>(lines) >= responses;
   };
   require_within(Milliseconds(2000), "a log line for each response", agree);
-  require(static_cast<double>(lines) <= responses + 1, str("the log has ", lines, " lines for ", responses, " responses"));
+  require(static_cast<double>(lines) <= responses + 1,
+          str("the log has ", lines, " lines for ", responses, " responses"));
   const std::string log = server.log();
-  for (const std::string_view word : {kMarker, std::string_view("Sanitizer"), std::string_view("runtime error:"),
-                                      std::string_view("headrace: bug")})
+  for (const std::string_view word :
+       {kMarker, std::string_view("Sanitizer"), std::string_view("runtime error:"), std::string_view("headrace: bug")})
     require(log.find(word) == log.npos, str("the log has '", word, "'"));
 }
 
 void Exam::check(ExamServer& server) {
-  require(server.is_alive(), str("the server has ended with status ", server.wait(Milliseconds(0)).value_or(-1), ": ",
-                                 server.log().substr(server.log().size() - std::min<size_t>(server.log().size(), 800))));
+  require(server.is_alive(),
+          str("the server has ended with status ", server.wait(Milliseconds(0)).value_or(-1), ": ",
+              server.log().substr(server.log().size() - std::min<size_t>(server.log().size(), 800))));
   if (!baselines_.contains(server.pid())) remember(server);
   wait_until_free(server);
   const auto is_ready_in_time = [&] {  // on a machine with other work the first of several may be late

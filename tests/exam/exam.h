@@ -17,9 +17,9 @@
 namespace headrace::exam {
 
 using Clock = std::chrono::steady_clock;
+using testing_support::raw_request;
 using testing_support::RawHttpClient;
 using testing_support::RawHttpResponse;
-using testing_support::raw_request;
 
 // Thrown by a case: one sentence.
 class ExamFailure : public std::runtime_error {
@@ -124,7 +124,7 @@ inline constexpr int kCanaryTokens = 8;
 std::string canary_body(std::string_view fields = {});
 
 struct ExamCase {
-  std::string_view name;   // "A3": the exam's letter and number, and one more letter for parts of a case
+  std::string_view name;  // "A3": the exam's letter and number, and one more letter for parts of a case
   std::string_view title;
   void (*run)(Exam& exam);
   enum class When : uint8_t { kAlways, kWhenLong } when = When::kAlways;

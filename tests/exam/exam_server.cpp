@@ -37,7 +37,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 std::vector<std::string> environment_with(const std::vector<std::string>& more) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!std::string_view(*entry).starts_with("HEADRACE_")) all.emplace_back(*entry);  // settings of this machine's user
+    if (!std::string_view(*entry).starts_with("HEADRACE_"))
+      all.emplace_back(*entry);  // settings of this machine's user
   }
   all.insert(all.end(), more.begin(), more.end());
   return all;

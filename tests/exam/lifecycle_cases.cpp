@@ -22,8 +22,8 @@ void require_status(ExamServer& server, int expected, Milliseconds time) {
   const std::optional<int> status = server.wait(time);
   require(status.has_value(), str("the server did not end within ", time.count(), " ms"));
   require(status == expected, str("the status is ", *status, " after ",
-                                  std::chrono::duration_cast<Milliseconds>(Clock::now() - begin).count(), " ms, expected ",
-                                  expected, ": ", server.log()));
+                                  std::chrono::duration_cast<Milliseconds>(Clock::now() - begin).count(),
+                                  " ms, expected ", expected, ": ", server.log()));
 }
 
 // 20 streams at the end of a server: short ones are finished, the others end with an error.
@@ -51,7 +51,8 @@ void drain(Exam& exam) {
       require_refusal(response, 503, "", "shutting down"), ++cut;
       continue;
     }
-    require(response.status == 200 && response.is_complete, str("a stream was cut off: ", response.body.substr(0, 200)));
+    require(response.status == 200 && response.is_complete,
+            str("a stream was cut off: ", response.body.substr(0, 200)));
     const std::vector<std::string> events = events_of(response.body);
     require(events.back() == "[DONE]", "a stream ends without [DONE]");
     has(events[events.size() - 2], "/error") ? ++cut : ++whole;
@@ -99,7 +100,8 @@ void signals_while_loading(Exam& exam) {
     server.signal(SIGTERM);
     const std::optional<int> status = server.wait(Milliseconds(2000));
     require(status.has_value(), str("SIGTERM ", wait, " ms after the start does not end the server within 2 s"));
-    require(*status == 0 || *status == 128 + SIGTERM || *status == 130, str("the status is ", *status, ": ", server.log()));
+    require(*status == 0 || *status == 128 + SIGTERM || *status == 130,
+            str("the status is ", *status, ": ", server.log()));
   }
   require(files_in(exam.model()) == model, "a load that was ended left files in the model's directory");
   require(files_in(cache.path()).empty(), str("a load that was ended left ", *files_in(cache.path()).begin()));
@@ -123,24 +125,26 @@ void require_usage(Exam& exam, const WrongFlags& wrong) {
   const ProgramResult result = run_program(words, wrong.environment);
   const std::string name = wrong.flags.empty() ? wrong.environment.front() : wrong.flags.front();
   require(result.status == 2, str(name, " has status ", result.status, ": ", result.output.substr(0, 300)));
-  require(result.output.find(wrong.words) != std::string::npos, str(name, ": '", result.output.substr(0, 300), "' does not say ", wrong.words));
+  require(result.output.find(wrong.words) != std::string::npos,
+          str(name, ": '", result.output.substr(0, 300), "' does not say ", wrong.words));
 }
 
 void wrong_flags(Exam& exam) {
-  const std::array<WrongFlags, 14> all = {{{.flags = {"--max-num-sequences", "4"}, .words = "did you mean"},
-                                           {.flags = {"--port", "8000", "--port", "8001"}, .words = "--port"},
-                                           {.flags = {"--port", "abc"}, .words = "--port"},
-                                           {.flags = {"--port", "65536"}, .words = "65535"},
-                                           {.flags = {"--port", "-1"}, .words = "--port"},
-                                           {.flags = {"--port", ""}, .words = "--port"},
-                                           {.flags = {"--max-num-seqs", "0"}, .words = "--max-num-seqs"},
-                                           {.flags = {"--queue-timeout", "soon"}, .words = "--queue-timeout"},
-                                           {.flags = {"--log-requests", "4"}, .words = "--log-requests"},
-                                           {.flags = {"--temperature", "-1"}, .words = "temperature"},
-                                           {.flags = {"--api-key-file", "/nowhere/keys"}, .words = "/nowhere/keys"},
-                                           {.flags = {"--config", "/nowhere/config.toml"}, .words = "/nowhere/config.toml"},
-                                           {.flags = {}, .environment = {"HEADRACE_PORT=abc"}, .words = "HEADRACE_PORT"},
-                                           {.flags = {}, .environment = {"HEADRACE_MAX_NUM_SEQS=-3"}, .words = "HEADRACE_MAX_NUM_SEQS"}}};
+  const std::array<WrongFlags, 14> all = {
+      {{.flags = {"--max-num-sequences", "4"}, .words = "did you mean"},
+       {.flags = {"--port", "8000", "--port", "8001"}, .words = "--port"},
+       {.flags = {"--port", "abc"}, .words = "--port"},
+       {.flags = {"--port", "65536"}, .words = "65535"},
+       {.flags = {"--port", "-1"}, .words = "--port"},
+       {.flags = {"--port", ""}, .words = "--port"},
+       {.flags = {"--max-num-seqs", "0"}, .words = "--max-num-seqs"},
+       {.flags = {"--queue-timeout", "soon"}, .words = "--queue-timeout"},
+       {.flags = {"--log-requests", "4"}, .words = "--log-requests"},
+       {.flags = {"--temperature", "-1"}, .words = "temperature"},
+       {.flags = {"--api-key-file", "/nowhere/keys"}, .words = "/nowhere/keys"},
+       {.flags = {"--config", "/nowhere/config.toml"}, .words = "/nowhere/config.toml"},
+       {.flags = {}, .environment = {"HEADRACE_PORT=abc"}, .words = "HEADRACE_PORT"},
+       {.flags = {}, .environment = {"HEADRACE_MAX_NUM_SEQS=-3"}, .words = "HEADRACE_MAX_NUM_SEQS"}}};
   for (const WrongFlags& one : all) require_usage(exam, one);
 }
 
@@ -154,7 +158,7 @@ void wrong_files(Exam& exam) {
   wrong("port = \"abc\"\n", path);
   wrong("nobody_knows = 1\n", path);
   wrong("port = 1\nport = 2\n", path);
-  wrong("port: 8000\n", path);                                  // YAML
+  wrong("port: 8000\n", path);  // YAML
   wrong("a: &a [*a, *a]\nb: !!python/object:os.system x\n", path);
   wrong(std::string(1 << 20, 'x') + "\n", path);
   wrong(std::string(1 << 20, '['), path);
@@ -180,10 +184,14 @@ void precedence(Exam& exam) {
               line_of("max-num-seqs").find("HEADRACE_MAX_NUM_SEQS") != std::string::npos,
           line_of("max-num-seqs"));
   require(line_of("queue-timeout").find(path) != std::string::npos, line_of("queue-timeout"));
+  const ProgramResult with_key =
+      run_program({exam.program(), "serve", exam.model(), "--print-config", "--api-key", "sk-hidden"}, {});
+  require(with_key.status == 0 && with_key.output.find("sk-hidden") == std::string::npos, "--print-config shows a key");
 }
 
 std::string fixed_body(int i) {
-  return completion_of(str("\"", i, " little ", kMarker, "s went to\""), R"("temperature": 0, "max_tokens": 12, "logprobs": 2)");
+  return completion_of(str("\"", i, " little ", kMarker, "s went to\""),
+                       R"("temperature": 0, "max_tokens": 12, "logprobs": 2)");
 }
 
 std::vector<std::string> fixed_answers(uint16_t port) {
@@ -191,7 +199,8 @@ std::vector<std::string> fixed_answers(uint16_t port) {
   for (int i = 0; i < 6; ++i) {
     const RawHttpResponse response = post(port, kCompletions, fixed_body(i));
     require_answer(response);
-    answers.push_back(response.body.substr(response.body.find("\"choices\""), response.body.find("\"usage\"") - response.body.find("\"choices\"")));
+    answers.push_back(response.body.substr(response.body.find("\"choices\""),
+                                           response.body.find("\"usage\"") - response.body.find("\"choices\"")));
   }
   return answers;
 }
@@ -204,7 +213,8 @@ void same_texts(Exam& exam) {
   const int requests = exam.is_quick() ? 150 : 1000;
   for (int i = 0; i < requests; ++i) {
     const auto tokens = 1 + random.below(30);
-    std::string body = completion(str(R"("temperature": 1, "max_tokens": )", tokens, R"(, "n": )", 1 + random.below(2)));
+    std::string body =
+        completion(str(R"("temperature": 1, "max_tokens": )", tokens, R"(, "n": )", 1 + random.below(2)));
     if (i % 3 == 0) body = stream_of(ids_prompt(static_cast<size_t>(1 + random.below(200))), static_cast<int>(tokens));
     if (i % 17 == 0) body = "{broken";
     clients.push_back(begin_post(exam.port(), kCompletions, body));
@@ -217,12 +227,14 @@ void same_texts(Exam& exam) {
     }
   }
   clients.clear();
-  require(fixed_answers(exam.port()) == before, "fixed prompts have other tokens or log-probabilities after other traffic");
+  require(fixed_answers(exam.port()) == before,
+          "fixed prompts have other tokens or log-probabilities after other traffic");
 }
 
 std::string text_of_ids(uint16_t port, std::string_view salt, int64_t& cached) {
   const RawHttpResponse response =
-      post(port, kCompletions, completion_of(ids_prompt(700), str(R"("temperature": 0, "max_tokens": 16, "cache_salt": ")", salt, '"')));
+      post(port, kCompletions,
+           completion_of(ids_prompt(700), str(R"("temperature": 0, "max_tokens": 16, "cache_salt": ")", salt, '"')));
   require_answer(response);
   cached = number_at(response.body, "/usage/prompt_tokens_details/cached_tokens");
   return text_at(response.body, "/choices/0/text");
@@ -236,7 +248,8 @@ void cached_texts(Exam& exam) {
   const std::string hit = text_of_ids(exam.port(), salt, cached);
   require(cached > 0, "a prompt that was just read is not cached");
   require(hit == miss, "a cached prompt has another text");
-  require(text_of_ids(exam.port(), salt + " B", cached) == miss && cached == 0, str("a salt sees ", cached, " tokens of another"));
+  require(text_of_ids(exam.port(), salt + " B", cached) == miss && cached == 0,
+          str("a salt sees ", cached, " tokens of another"));
 }
 
 // Each key has a cache of its own.
@@ -245,8 +258,9 @@ void keys_share_nothing(Exam& exam) {
   command.key = "sk-first";
   ExamServer server(command);
   const auto cached = [&](std::string_view key) {
-    const RawHttpResponse response = post(server.port(), kCompletions, completion_of(ids_prompt(700), "\"max_tokens\": 1"),
-                                          str("Authorization: Bearer ", key, "\r\n"));
+    const RawHttpResponse response =
+        post(server.port(), kCompletions, completion_of(ids_prompt(700), "\"max_tokens\": 1"),
+             str("Authorization: Bearer ", key, "\r\n"));
     require_answer(response);
     return number_at(response.body, "/usage/prompt_tokens_details/cached_tokens");
   };

@@ -91,9 +91,9 @@ bool run_case(Exam& exam, const ExamCase& one, bool is_json) {
   const std::string failure = shortened(failure_of(exam, one));
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   if (is_json) {
-    std::printf("%s\n", str(R"({"case": )", json_string(one.name), R"(, "title": )", json_string(one.title), R"(, "ok": )",
-                            failure.empty() ? "true" : "false", R"(, "seconds": )", seconds, R"(, "failure": )",
-                            failure.empty() ? "null" : json_string(failure), "}")
+    std::printf("%s\n", str(R"({"case": )", json_string(one.name), R"(, "title": )", json_string(one.title),
+                            R"(, "ok": )", failure.empty() ? "true" : "false", R"(, "seconds": )", seconds,
+                            R"(, "failure": )", failure.empty() ? "null" : json_string(failure), "}")
                             .c_str());
   } else {
     std::printf(failure.empty() ? "ok (%.2f s)%s\n" : "FAILED (%.2f s): %s\n", seconds, failure.c_str());
@@ -112,8 +112,8 @@ int run(const Arguments& a) {
     passed += run_case(exam, one, a.is_json) ? 1 : 0;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  std::printf(a.is_json ? "{\"passed\": %d, \"total\": %d, \"seconds\": %.1f}\n" : "%d of %d in %.1f s\n", passed, total,
-              seconds);
+  std::printf(a.is_json ? "{\"passed\": %d, \"total\": %d, \"seconds\": %.1f}\n" : "%d of %d in %.1f s\n", passed,
+              total, seconds);
   require(total > 0, "no case has this name; --list names them");
   return passed == total ? 0 : 1;
 }

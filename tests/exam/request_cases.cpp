@@ -6,7 +6,6 @@
 namespace headrace::exam {
 namespace {
 
-
 std::string repeated(std::string_view text, size_t times) {
   std::string out;
   out.reserve(text.size() * times);
@@ -38,17 +37,25 @@ void require_answered(Exam& exam, std::string_view fields) {
 
 void whole_bodies(Exam& exam) {
   for (const std::string_view path : {kCompletions, kChat}) {
-    for (const std::string_view body : {"", "{}", "null", "[]", "\"x\"", "1", " ", "\n\n"}) exam.refused(path, body, 400);
+    for (const std::string_view body : {"", "{}", "null", "[]", "\"x\"", "1", " ", "\n\n"})
+      exam.refused(path, body, 400);
   }
 }
 
 void broken_json(Exam& exam) {
   const std::string good = completion("\"max_tokens\": 2");
-  const std::array bodies = {
-      good.substr(0, good.size() - 1), good.substr(0, 14),        good + " x",
-      good + good,                     good + '}',                "\xEF\xBB\xBF" + good,
-      "/* a comment */" + good,        good + "// another",       std::string(R"({"prompt": 'a'})"),
-      std::string(R"({prompt: "a"})"), std::string(R"({"prompt": "a",})"), good + std::string(1, '\0')};
+  const std::array bodies = {good.substr(0, good.size() - 1),
+                             good.substr(0, 14),
+                             good + " x",
+                             good + good,
+                             good + '}',
+                             "\xEF\xBB\xBF" + good,
+                             "/* a comment */" + good,
+                             good + "// another",
+                             std::string(R"({"prompt": 'a'})"),
+                             std::string(R"({prompt: "a"})"),
+                             std::string(R"({"prompt": "a",})"),
+                             good + std::string(1, '\0')};
   for (const std::string& body : bodies) exam.refused(kCompletions, body, 400, "", "JSON");
 }
 
@@ -67,13 +74,21 @@ void nested(Exam& exam) {
 }
 
 void bytes_of_text(Exam& exam) {
-  for (const std::string_view bytes : {"\xff", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "a\xc3"})
+  for (const std::string_view bytes :
+       {"\xff", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "a\xc3"})
     exam.refused(kCompletions, completion_of(str('"', bytes, '"'), "\"max_tokens\": 1"), 400);
-  const std::array<std::pair<std::string_view, std::string_view>, 5> texts = {{{R"(a\ud800b)", "a\xEF\xBF\xBD" "b"},
-                                                                              {R"(a\udc00b)", "a\xEF\xBF\xBD" "b"},
-                                                                              {R"(a\ud83d\ude00b)", "a\xF0\x9F\x98\x80" "b"},
-                                                                              {R"(\ud800\ud800)", "\xEF\xBF\xBD\xEF\xBF\xBD"},
-                                                                              {R"(a\u0000b)", std::string_view("a\0b", 3)}}};
+  const std::array<std::pair<std::string_view, std::string_view>, 5> texts = {
+      {{R"(a\ud800b)",
+        "a\xEF\xBF\xBD"
+        "b"},
+       {R"(a\udc00b)",
+        "a\xEF\xBF\xBD"
+        "b"},
+       {R"(a\ud83d\ude00b)",
+        "a\xF0\x9F\x98\x80"
+        "b"},
+       {R"(\ud800\ud800)", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+       {R"(a\u0000b)", std::string_view("a\0b", 3)}}};
   for (const auto& [text, echoed] : texts) {
     const RawHttpResponse response =
         post(exam.port(), kCompletions, completion_of(str('"', text, '"'), R"("max_tokens": 4, "echo": true)"));
@@ -87,10 +102,12 @@ void twice(Exam& exam) {
   exam.refused(kCompletions, completion(R"("prompt": "again")"), 400, "prompt", "twice");
   exam.refused(kCompletions, completion(R"("nobody_knows": 1, "nobody_knows": 1)"), 400, "nobody_knows", "twice");
   exam.refused(kCompletions, completion(R"("\u006e": 1, "n": 2)"), 400, "n", "twice");
-  exam.refused(kCompletions, completion(R"("stream": true, "stream_options": {"include_usage": true, "include_usage": false})"),
-               400, "stream_options.include_usage", "twice");
+  exam.refused(kCompletions,
+               completion(R"("stream": true, "stream_options": {"include_usage": true, "include_usage": false})"), 400,
+               "stream_options.include_usage", "twice");
   exam.refused(kCompletions, completion(R"("logit_bias": {"5": 1, "5": 2})"), 400, "logit_bias.5", "twice");
-  exam.refused(kChat, R"({"messages": [{"role": "user", "role": "system", "content": "a"}]})", 400, "messages[0].role", "twice");
+  exam.refused(kChat, R"({"messages": [{"role": "user", "role": "system", "content": "a"}]})", 400, "messages[0].role",
+               "twice");
 }
 
 void long_body(Exam& exam) {
@@ -109,35 +126,67 @@ void long_body(Exam& exam) {
 }
 
 void counts(Exam& exam) {
-  require_refused(exam, {{"n", "0"}, {"n", "-1"}, {"n", "1000000000"}, {"n", "4294967297"}, {"n", "18446744073709551617"},
-                         {"n", "1.5"}, {"n", "\"3\""}, {"n", "true"}, {"n", "65"}, {"n", "[1]"}, {"best_of", "2"}});
+  require_refused(exam, {{"n", "0"},
+                         {"n", "-1"},
+                         {"n", "1000000000"},
+                         {"n", "4294967297"},
+                         {"n", "18446744073709551617"},
+                         {"n", "1.5"},
+                         {"n", "\"3\""},
+                         {"n", "true"},
+                         {"n", "65"},
+                         {"n", "[1]"},
+                         {"best_of", "2"}});
   const RawHttpResponse most = post(exam.port(), kCompletions, completion(R"("n": 64, "max_tokens": 1)"));
   require_answer(most);
   require(length_at(most.body, "/choices") == 64, "n of 64 does not make 64 choices");
 }
 
 void token_limits(Exam& exam) {
-  require_refused(exam, {{"max_tokens", "-1"}, {"max_tokens", "0"}, {"max_tokens", "2147483648"},
-                         {"max_tokens", "9223372036854775808"}, {"max_tokens", "1e3"}, {"max_tokens", "\"5\""},
-                         {"min_tokens", "-1"}, {"min_tokens", "2147483648"}, {"min_tokens", "17"}});
+  require_refused(exam, {{"max_tokens", "-1"},
+                         {"max_tokens", "0"},
+                         {"max_tokens", "2147483648"},
+                         {"max_tokens", "9223372036854775808"},
+                         {"max_tokens", "1e3"},
+                         {"max_tokens", "\"5\""},
+                         {"min_tokens", "-1"},
+                         {"min_tokens", "2147483648"},
+                         {"min_tokens", "17"}});
   exam.refused(kCompletions, completion(R"("min_tokens": 9, "max_tokens": 8)"), 400, "min_tokens", "max_tokens");
   exam.refused(kCompletions, completion(R"("min_tokens": 100, "max_tokens": null)"), 400, "min_tokens", "max_tokens");
-  const RawHttpResponse defaults = post(exam.port(), kCompletions, completion(R"("max_tokens": null, "min_tokens": 16)"));
+  const RawHttpResponse defaults =
+      post(exam.port(), kCompletions, completion(R"("max_tokens": null, "min_tokens": 16)"));
   require_answer(defaults);
   require(number_at(defaults.body, "/usage/completion_tokens") == 16, "a null max_tokens is not 16 tokens");
 }
 
 void sampling_values(Exam& exam) {
-  require_refused(exam, {{"temperature", "-1"}, {"temperature", "2.1e308"}, {"temperature", "1e400"}, {"temperature", "NaN"},
-                         {"temperature", "Infinity"}, {"temperature", "-Infinity"}, {"temperature", "\"0.7\""},
-                         {"top_p", "0"}, {"top_p", "-0.1"}, {"top_p", "1.1"}, {"top_k", "-2"}, {"top_k", "8589934592"},
-                         {"top_k", "1.5"}, {"min_p", "2"}, {"min_p", "-0.5"}, {"presence_penalty", "1e30"},
-                         {"presence_penalty", "-1e30"}, {"frequency_penalty", "1e30"}, {"frequency_penalty", "-1e30"},
-                         {"repetition_penalty", "0"}, {"repetition_penalty", "1e30"}});
+  require_refused(exam, {{"temperature", "-1"},
+                         {"temperature", "2.1e308"},
+                         {"temperature", "1e400"},
+                         {"temperature", "NaN"},
+                         {"temperature", "Infinity"},
+                         {"temperature", "-Infinity"},
+                         {"temperature", "\"0.7\""},
+                         {"top_p", "0"},
+                         {"top_p", "-0.1"},
+                         {"top_p", "1.1"},
+                         {"top_k", "-2"},
+                         {"top_k", "8589934592"},
+                         {"top_k", "1.5"},
+                         {"min_p", "2"},
+                         {"min_p", "-0.5"},
+                         {"presence_penalty", "1e30"},
+                         {"presence_penalty", "-1e30"},
+                         {"frequency_penalty", "1e30"},
+                         {"frequency_penalty", "-1e30"},
+                         {"repetition_penalty", "0"},
+                         {"repetition_penalty", "1e30"}});
   const RawHttpResponse greedy = post(exam.port(), kCompletions, canary_body());
   require_answer(greedy);
-  const RawHttpResponse cold = post(exam.port(), kCompletions,
-                                    completion_of(str('"', kCanary, '"'), R"("temperature": 1e-30, "max_tokens": 8, "logprobs": 1)"));
+  const RawHttpResponse cold =
+      post(exam.port(), kCompletions,
+           completion_of(str('"', kCanary, '"'), R"("temperature": 1e-30, "max_tokens": 8, "logprobs": 1)"));
   require_answer(cold);
   require(text_at(cold.body, "/choices/0/text") == text_at(greedy.body, "/choices/0/text"),
           "a temperature of 1e-30 is not greedy");
@@ -146,9 +195,14 @@ void sampling_values(Exam& exam) {
 void biases(Exam& exam) {
   std::string many = "{";
   for (int i = 0; i < 1'000'000; ++i) many += str(i == 0 ? "" : ",", '"', i, "\":1");
-  require_refused(exam, {{"logit_bias", many + "}", "1024"}, {"logit_bias", R"({"-1": 1})"}, {"logit_bias", R"({"4294967296": 1})"},
-                         {"logit_bias", R"({"a": 1})"}, {"logit_bias", R"({"": 1})"}, {"logit_bias", R"({"5x": 1})"},
-                         {"logit_bias", "[1]"}, {"logit_bias", R"({"99999999": 1})"}});
+  require_refused(exam, {{"logit_bias", many + "}", "1024"},
+                         {"logit_bias", R"({"-1": 1})"},
+                         {"logit_bias", R"({"4294967296": 1})"},
+                         {"logit_bias", R"({"a": 1})"},
+                         {"logit_bias", R"({"": 1})"},
+                         {"logit_bias", R"({"5x": 1})"},
+                         {"logit_bias", "[1]"},
+                         {"logit_bias", R"({"99999999": 1})"}});
   exam.refused(kCompletions, completion(R"("logit_bias": {"5": 1e308})"), 400, "logit_bias.5");
   exam.refused(kCompletions, completion(R"("logit_bias": {"5": 101})"), 400, "logit_bias.5");
   exam.refused(kCompletions, completion(R"("logit_bias": {"5": "1"})"), 400, "logit_bias.5");
@@ -161,8 +215,13 @@ void stops(Exam& exam) {
   for (int i = 0; i < 17; ++i) seventeen += str(i == 0 ? "" : ",", "\"never", i, '"');
   for (int i = 0; i < 16; ++i) sixteen += str(i == 0 ? "" : ",", "\"never", i, '"');
   const std::string large = str('"', std::string(1 << 20, 'a'), '"');
-  require_refused(exam, {{"stop", many + "]"}, {"stop", seventeen + "]"}, {"stop", "\"\""}, {"stop", "[\"\"]"}, {"stop", large},
-                         {"stop", "1"}, {"stop", "{}"}});
+  require_refused(exam, {{"stop", many + "]"},
+                         {"stop", seventeen + "]"},
+                         {"stop", "\"\""},
+                         {"stop", "[\"\"]"},
+                         {"stop", large},
+                         {"stop", "1"},
+                         {"stop", "{}"}});
   exam.refused(kCompletions, completion(R"("stop": [1])"), 400, "stop[0]");
   exam.refused(kCompletions, completion(R"("stop_token_ids": [-1])"), 400, "stop_token_ids[0]");
   exam.refused(kCompletions, completion(R"("stop_token_ids": [4294967296])"), 400, "stop_token_ids[0]");
@@ -183,6 +242,9 @@ void id_prompts(Exam& exam) {
   refused("[\"a\", 1]", "");
   refused("[99999999]", "");
   refused("[2147483647]", "");
+  refused("[true]", "prompt[0]");
+  refused("null", "prompt");
+  refused("{}", "prompt");
   refused("\"\"", "prompt");
   std::string many = "[1";
   for (int i = 1; i < 10'000'000; ++i) many += ",1";
@@ -206,8 +268,8 @@ void context_limits(Exam& exam) {
       post(exam.port(), kCompletions, completion_of(ids_prompt(kContext - 1), "\"max_tokens\": 1"));
   require_answer(fits);
   require(number_at(fits.body, "/usage/prompt_tokens") == kContext - 1, fits.body);
-  const RawHttpResponse cut =
-      post(exam.port(), kCompletions, completion_of(ids_prompt(kContext - 3), R"("max_tokens": 100, "ignore_eos": true)"));
+  const RawHttpResponse cut = post(exam.port(), kCompletions,
+                                   completion_of(ids_prompt(kContext - 3), R"("max_tokens": 100, "ignore_eos": true)"));
   require_answer(cut);
   require(number_at(cut.body, "/usage/completion_tokens") <= 3, str("beyond the context: ", cut.body));
 }
@@ -250,9 +312,14 @@ void tools(Exam& exam) {
   for (const std::string_view value : {kTool, std::string_view(R"([{"type": "nothing"}])"), std::string_view("[{}]"),
                                        std::string_view("5"), std::string_view("\"a\"")})
     exam.refused(kChat, chat(str("\"tools\": ", value)), 400, "tools");
-  exam.refused(kChat, chat(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "("}}})"),
-               400, "response_format");
+  exam.refused(kChat,
+               chat(R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "("}}})"), 400,
+               "response_format");
   exam.refused(kChat, chat(R"("tool_choice": "required")"), 400, "tool_choice");
+  exam.refused(kChat, chat(R"("chat_template": "{{ 1 }}")"), 400, "chat_template");
+  for (const std::string_view name : {"tokenize", "messages", "__class__", "chat_template", "add_generation_prompt"})
+    exam.refused(kChat, chat(str(R"("chat_template_kwargs": {")", name, "\": true}")), 400, "chat_template_kwargs",
+                 name);
   exam.refused(kCompletions, completion(R"("guided_json": {"type": "object"})"), 400, "guided_json");
   exam.refused(kCompletions, completion(R"("guided_regex": "(a+)+$")"), 400, "guided_regex");
 }
@@ -262,24 +329,36 @@ void names_and_types(Exam& exam) {
   exam.refused(kChat, chat(R"("model": "nobody/has-this")"), 404, "model");
   require(get(exam.port(), "/v1/models/nobody").status == 404, "a model that is not there has no 404");
   require_answered(exam, R"("model": "exam", "max_tokens": 1, "nobody_knows_this": {"a": [1]})");
-  for (const std::string_view type : {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"}) {
-    const RawHttpResponse response = RawHttpClient(exam.port()).request(
-        raw_request("POST", kCompletions, completion(""), str("Content-Type: ", type, "\r\n")));
+  for (const std::string_view type :
+       {"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"}) {
+    const RawHttpResponse response =
+        RawHttpClient(exam.port())
+            .request(raw_request("POST", kCompletions, completion(""), str("Content-Type: ", type, "\r\n")));
     require_refusal(response, 415, "", "application/json");
   }
 }
 
 void unknown_fields(Exam& exam) {
   ExamServer strict(exam.command({"--strict-api"}));
-  require_refusal(post(strict.port(), kCompletions, completion(R"("nobody_knows_this": 1)")), 400, "nobody_knows_this", "unknown");
+  require_refusal(post(strict.port(), kCompletions, completion(R"("nobody_knows_this": 1)")), 400, "nobody_knows_this",
+                  "unknown");
   require_answer(post(strict.port(), kCompletions, completion(R"("max_tokens": 1, "user": "a")")));
   exam.check(strict);
 }
 
 void odd_fields(Exam& exam) {
-  require_refused(exam, {{"seed", "-1"}, {"seed", "18446744073709551616"}, {"seed", "1.5"}, {"stream", "1"}, {"stream", "\"true\""},
-                         {"echo", "0"}, {"logprobs", "21"}, {"logprobs", "-1"}, {"logprobs", "true"}, {"suffix", "\"a\""},
-                         {"use_beam_search", "true"}, {"bad_words", "[\"a\"]"}});
+  require_refused(exam, {{"seed", "-1"},
+                         {"seed", "18446744073709551616"},
+                         {"seed", "1.5"},
+                         {"stream", "1"},
+                         {"stream", "\"true\""},
+                         {"echo", "0"},
+                         {"logprobs", "21"},
+                         {"logprobs", "-1"},
+                         {"logprobs", "true"},
+                         {"suffix", "\"a\""},
+                         {"use_beam_search", "true"},
+                         {"bad_words", "[\"a\"]"}});
   exam.refused(kCompletions, completion(R"("stream_options": {"include_usage": true})"), 400, "stream_options");
   exam.refused(kCompletions, completion(R"("stream": true, "stream_options": 5)"), 400, "stream_options");
   require_answered(exam, str(R"("max_tokens": 1, "user": ")", std::string(1 << 20, 'u'), '"'));
@@ -291,20 +370,21 @@ struct Feature {
   std::string_view name, fields;
 };
 
-constexpr std::array<Feature, 14> kFeatures = {{{"presence_penalty", R"("presence_penalty": 1.5)"},
-                                                {"frequency_penalty", R"("frequency_penalty": -1)"},
-                                                {"repetition_penalty", R"("repetition_penalty": 1.2)"},
-                                                {"n", R"("n": 3)"},
-                                                {"logprobs", R"("logprobs": 4)"},
-                                                {"prompt_logprobs", R"("prompt_logprobs": 2)"},
-                                                {"echo", R"("echo": true)"},
-                                                {"stop", R"("stop": [" the", "."])"},
-                                                {"stop_token_ids", R"("stop_token_ids": [12, 300])"},
-                                                {"logit_bias", R"("logit_bias": {"300": 5, "12": -100})"},
-                                                {"min_tokens", R"("min_tokens": 3)"},
-                                                {"seed", R"("seed": 7, "temperature": 1, "top_p": 0.9, "top_k": 20, "min_p": 0.05)"},
-                                                {"ignore_eos", R"("ignore_eos": true)"},
-                                                {"stream", R"("stream": true, "stream_options": {"include_usage": true})"}}};
+constexpr std::array<Feature, 14> kFeatures = {
+    {{"presence_penalty", R"("presence_penalty": 1.5)"},
+     {"frequency_penalty", R"("frequency_penalty": -1)"},
+     {"repetition_penalty", R"("repetition_penalty": 1.2)"},
+     {"n", R"("n": 3)"},
+     {"logprobs", R"("logprobs": 4)"},
+     {"prompt_logprobs", R"("prompt_logprobs": 2)"},
+     {"echo", R"("echo": true)"},
+     {"stop", R"("stop": [" the", "."])"},
+     {"stop_token_ids", R"("stop_token_ids": [12, 300])"},
+     {"logit_bias", R"("logit_bias": {"300": 5, "12": -100})"},
+     {"min_tokens", R"("min_tokens": 3)"},
+     {"seed", R"("seed": 7, "temperature": 1, "top_p": 0.9, "top_k": 20, "min_p": 0.05)"},
+     {"ignore_eos", R"("ignore_eos": true)"},
+     {"stream", R"("stream": true, "stream_options": {"include_usage": true})"}}};
 
 // A response or a stream of `choices` that ends as one should, or a refusal that says what does not go together.
 void require_pair(const RawHttpResponse& response, bool is_stream, size_t choices, const std::string& names) {
@@ -327,7 +407,8 @@ void pairs_of_features(Exam& exam) {
     for (size_t b = a + 1; b < kFeatures.size(); ++b) {
       const std::string names = str(kFeatures[a].name, " with ", kFeatures[b].name);
       const std::string body = completion(str("\"max_tokens\": 5, ", kFeatures[a].fields, ", ", kFeatures[b].fields));
-      const bool is_stream = kFeatures[b].name == "stream", has_n = kFeatures[a].name == "n" || kFeatures[b].name == "n";
+      const bool is_stream = kFeatures[b].name == "stream",
+                 has_n = kFeatures[a].name == "n" || kFeatures[b].name == "n";
       require_pair(post(exam.port(), kCompletions, body), is_stream, has_n ? 3 : 1, names);
     }
   }

@@ -344,6 +344,10 @@ TEST(Server, TokenizesAndBack) {
   EXPECT_EQ(serving.post("/detokenize", R"({"tokens": [104, 195, 169]})")->body(), R"({"prompt": "hé"})");
   EXPECT_EQ(serving.post("/detokenize", R"({"tokens": [9999]})")->status(), 400);
   EXPECT_EQ(serving.post("/detokenize", "{}")->status(), 400);
+  EXPECT_EQ(
+      serving.get("/tokenizer_info")->body().find(R"({"vocab_size": 256, "max_model_len": 256, "bos_token": null, )"),
+      0u)
+      << serving.get("/tokenizer_info")->body();
 }
 
 TEST(Server, SpeaksOllamasGenerate) {

@@ -54,6 +54,7 @@ const std::vector<Server::Route>& Server::routes() {
       {.method = "POST", .path = "/v1/completions", .handler = answer_completion},
       {.method = "POST", .path = "/v1/chat/completions", .handler = answer_chat},
       {.method = "POST", .path = "/tokenize", .handler = answer_tokenize},
+      {.method = "GET", .path = "/tokenizer_info", .now = &Server::tokenizer_info},
       {.method = "POST", .path = "/detokenize", .handler = answer_detokenize},
       {.method = "GET", .path = "/api/version", .style = ErrorStyle::kOllama, .now = &Server::version},
       {.method = "GET", .path = "/api/tags", .style = ErrorStyle::kOllama, .now = &Server::tags},
@@ -259,6 +260,7 @@ void Server::model(Call& call) const {
   call.respond_json(model_json(*model, model->name_for(name)));
 }
 
+void Server::tokenizer_info(Call& call) const { call.respond_json(tokenizer_info_json(*served())); }
 void Server::tags(Call& call) const { call.respond_json(ollama_tags_json(*served())); }
 
 void Server::queue(const CallPtr& call, const Route& route) {

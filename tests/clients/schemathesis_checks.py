@@ -1,0 +1,28 @@
+"""schemathesis draws requests from /openapi.json: none gets a status of 500 or more, and each response is as it says."""
+
+import os
+import subprocess
+import sys
+
+from serving import KEY, Server, finish, run_checks
+
+SECONDS = os.environ.get("HEADRACE_SCHEMATHESIS_SECONDS", "30")
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+def drawn_requests(server):
+    """requests drawn from the document, right and wrong"""
+    command = [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", server.url + "/openapi.json",
+               "--checks", CHECKS, "--phases", "coverage,fuzzing", "--max-time", SECONDS, "--seed", "1",
+               "--continue-on-failure", "--header", f"Authorization: Bearer {KEY}", "--request-timeout", "20", "--no-color",
+               "--generation-database", "none", "--suppress-health-check", "all", "--warnings", "off"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise AssertionError("\n" + (done.stdout + done.stderr)[-6000:])
+    summary = [line.strip() for line in done.stdout.splitlines() if "generated" in line or "passed" in line]
+    print("schemathesis:", "; ".join(summary[-3:]))
+
+
+with Server("-c", "256", "--max-queued-requests", "64") as served:
+    failed = run_checks("schemathesis", [(drawn_requests, served)])
+finish(failed)
