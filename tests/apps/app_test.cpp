@@ -105,11 +105,8 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
             "unknown option '-ngl' of headrace generate: --device cuda runs all layers on the GPU")
       << "and not -n with gl";
   EXPECT_EQ(told({"generate", "--port=80"}),
-            "unknown option '--port' of headrace generate: there is no server yet; headrace run-batch runs the "
-            "requests of a file");
-  EXPECT_EQ(
-      told({"serve"}),
-      "unknown command 'serve' of headrace: there is no server yet; headrace run-batch runs the requests of a file");
+            "unknown option '--port' of headrace generate: headrace serve MODEL answers requests, and headrace "
+            "run-batch those of a file");
   EXPECT_EQ(told({"generate", "-n", "-ngl"}), "");
   EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
@@ -404,7 +401,7 @@ TEST(OtherProgramsWords, ShortNamesOfLlamaCppAreAnswered) {
 }
 
 TEST(OtherProgramsWords, CommandsSayWhatToTypeToday) {
-  for (const char* word : {"run", "pull", "ps", "show", "serve", "chat", "rm", "create"}) {
+  for (const char* word : {"run", "ps", "server", "chat", "create", "download", "delete", "cache"}) {
     EXPECT_TRUE(known_elsewhere(word)) << word;
   }
   EXPECT_EQ(known_elsewhere("--tensor_parallel_size"), known_elsewhere("-tp"));

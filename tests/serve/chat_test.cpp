@@ -149,10 +149,10 @@ TEST_F(ChatResponseTest, IsAChatCompletion) {
 
 TEST_F(ChatResponseTest, TellsThinkingApart) {
   Pushed r = response("");
-  r.push(tokens("<think>hello</think>\n\nab", FinishReason::kStop));
+  r.push(tokens("<think>hello</think>\n\nab", FinishReason::kLength));
   EXPECT_NE(r.json({}).find(R"("content": "ab", "reasoning_content": "hello")"), std::string::npos) << r.json({});
   Pushed begun = response("", "x<think>\n");
-  begun.push(tokens("hello</think>ab", FinishReason::kStop));
+  begun.push(tokens("hello</think>ab", FinishReason::kLength));
   EXPECT_NE(begun.json({}).find(R"("content": "ab", "reasoning_content": "hello")"), std::string::npos);
 }
 
@@ -168,8 +168,8 @@ TEST_F(ChatResponseTest, StreamsDeltas) {
             "\"finish_reason\": null}]}\n\n");
   r.push(tokens("</th"));
   EXPECT_EQ(r.news(), "") << "it may be the end of thinking";
-  r.push(tokens("ink>ab", FinishReason::kStop));
-  EXPECT_NE(r.news().find(R"("delta": {"content": "ab"}, "logprobs": null, "finish_reason": "stop")"),
+  r.push(tokens("ink>ab", FinishReason::kLength));
+  EXPECT_NE(r.news().find(R"("delta": {"content": "ab"}, "logprobs": null, "finish_reason": "length")"),
             std::string::npos);
 }
 

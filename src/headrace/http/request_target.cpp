@@ -10,7 +10,8 @@ namespace headrace {
 namespace {
 
 // Others mean nothing to any resource of ours.
-constexpr std::array<std::string_view, 7> kMethods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
+constexpr std::array<std::string_view, 8> kMethods = {"GET",   "HEAD",   "POST",    "PUT",
+                                                      "PATCH", "DELETE", "OPTIONS", "TRACE"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -19,6 +20,10 @@ bool is_token(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [&](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || kMarks.find(c) != kMarks.npos;
   });
+}
+
+bool has_blanks(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return static_cast<uint8_t>(c) <= ' ' || c == 127; });
 }
 
 bool is_version(std::string_view text) {
@@ -71,6 +76,7 @@ std::optional<RequestTarget> parse_target(std::string_view target) {
     target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
     if (target.empty()) return RequestTarget{.path = "/", .query = {}};
   }
+  if (has_blanks(target)) return std::nullopt;
   const size_t mark = target.find('?');
   const std::string_view path = target.substr(0, mark);
   if (!path.starts_with('/') && target != "*") return std::nullopt;

@@ -1,6 +1,7 @@
 #include "headrace/serve/request_runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace headrace {
@@ -131,17 +132,33 @@ void RequestRunner::take(GenerationEvent event) {
     if (event.is_last() && --found->second.open_choices == 0) {
       places_.erase(found);
       --job->open_requests;
+      has_work_ = !places_.empty();
     }
   }
   if (!job->has_ended) {
     if (!job->held.empty() || (job->has_begun && job->call->exchange().unsent_bytes() > kMostUnsent)) {
-      job->held.emplace_back(prompt, std::move(event));
+      hold(*job, prompt, std::move(event));
       paused_.insert(job);
     } else {
       feed(*job, prompt, event);
     }
   }
   forget_if_over(job);
+}
+
+// Tokens of one choice behind each other become one piece.
+void RequestRunner::hold(Job& job, int32_t prompt, GenerationEvent event) {
+  GenerationEvent* const last = job.held.empty() ? nullptr : &job.held.back().second;
+  const bool continues = last != nullptr && last->request_id == event.request_id && last->choice == event.choice &&
+                         !event.report && !event.outputs.empty() && !is_aborted(event);
+  if (!continues) {
+    job.held.emplace_back(prompt, std::move(event));
+    return;
+  }
+  last->outputs.insert(last->outputs.end(), std::make_move_iterator(event.outputs.begin()),
+                       std::make_move_iterator(event.outputs.end()));
+  last->num_forwards = event.num_forwards;
+  if (event.miss) last->miss = std::move(event.miss);
 }
 
 void RequestRunner::forget_if_over(const std::shared_ptr<Job>& job) {
