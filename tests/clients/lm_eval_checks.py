@@ -10,6 +10,7 @@ import requests
 from serving import KEY, MODEL, SAME_BITS, Server, finish, headrace, run_checks
 
 os.environ["OPENAI_API_KEY"] = KEY
+os.environ["TQDM_DISABLE"] = "1"
 logging.disable(logging.WARNING)
 
 from lm_eval.api.instance import Instance  # noqa: E402

@@ -12,9 +12,9 @@ LONG = "The king and the queen had a daughter, and she was fair. " * 12
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
-def client_of(server, key=KEY, **more):
+def client_of(server, key=KEY, strict=True):
     return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=60,
-                         _strict_response_validation=True, **more)
+                         _strict_response_validation=strict)
 
 
 def expect(holds, found):
@@ -38,9 +38,12 @@ def completion(client):
     expect(r._request_id, "no x-request-id")
 
 
-def completion_logprobs(client):
+def completion_logprobs(client, lenient):
     """completions: logprobs, echo, n, ids"""
-    r = client.completions.create(model="fairy", prompt=PROMPT, max_tokens=5, temperature=0, logprobs=3, echo=True)
+    shown = client.completions.create(model="fairy", prompt=PROMPT, max_tokens=5, temperature=0, logprobs=3)
+    # A prompt's first token has no log-probability: null, as OpenAI's server had it, which the client's type lacks.
+    r = lenient.completions.create(model="fairy", prompt=PROMPT, max_tokens=5, temperature=0, logprobs=3, echo=True)
+    expect(r.choices[0].logprobs.token_logprobs[-5:] == shown.choices[0].logprobs.token_logprobs, (r, shown))
     logprobs = r.choices[0].logprobs
     count = r.usage.prompt_tokens + r.usage.completion_tokens
     expect(len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == count,
@@ -54,11 +57,12 @@ def completion_logprobs(client):
     expect(many.usage.prompt_tokens == 5, many.usage)
 
 
-def completion_stream(client):
+def completion_stream(client, lenient):
     """completions: a stream has the same text and usage"""
     fields = {"model": "fairy", "prompt": PROMPT, "max_tokens": 40, "temperature": 0}
     whole = client.completions.create(**fields)
-    pieces = list(client.completions.create(**fields, stream=True, stream_options={"include_usage": True}))
+    # A piece before the last has no finish reason: null, as OpenAI's server sends it, which the client's type lacks.
+    pieces = list(lenient.completions.create(**fields, stream=True, stream_options={"include_usage": True}))
     expect("".join(c.text for p in pieces for c in p.choices) == whole.choices[0].text, pieces)
     expect(pieces[-1].usage.completion_tokens == 40 and not pieces[-1].choices, pieces[-1])
     expect([c.finish_reason for p in pieces for c in p.choices if c.finish_reason] == ["length"], pieces)
@@ -74,8 +78,8 @@ def chat(client):
     expect(len(content) == 12 and all(len(t.top_logprobs) == 4 for t in content), content)
     expect(b"".join(bytes(t.bytes) for t in content).decode() == r.choices[0].message.content, content)
     expect(all(t.logprob == t.top_logprobs[0].logprob for t in content), "a greedy token is not the likeliest")
-    stopped = client.chat.completions.create(**{**fields, "max_tokens": 60}, stop=[" the"])
-    expect(" the" not in stopped.choices[0].message.content and stopped.choices[0].finish_reason == "stop", stopped)
+    stopped = client.chat.completions.create(**{**fields, "max_tokens": 60}, stop=[" beautiful"])
+    expect(" beautiful" not in stopped.choices[0].message.content and stopped.choices[0].finish_reason == "stop", stopped)
     drawn = client.chat.completions.create(**{**fields, "temperature": 1}, n=3, seed=4)
     expect(len({c.message.content for c in drawn.choices}) > 1, drawn)
     again = client.chat.completions.create(**{**fields, "temperature": 1}, n=3, seed=4)
@@ -96,9 +100,10 @@ def chat_stream(client):
     expect([t.logprob for c in choices if c.logprobs for t in c.logprobs.content] ==
            [t.logprob for t in whole.choices[0].logprobs.content], "other logprobs")
     expect(pieces[-1].usage == whole.usage or pieces[-1].usage.completion_tokens == 30, pieces[-1])
-    with client.chat.completions.stream(model="fairy", messages=MESSAGES, max_tokens=10, temperature=0) as events:
+    with client.chat.completions.stream(model="fairy", messages=MESSAGES, max_tokens=60, temperature=0,
+                                        stop=[" beautiful"]) as events:
         final = events.get_final_completion()
-    expect(whole.choices[0].message.content.startswith(final.choices[0].message.content), final)
+    expect(whole.choices[0].message.content.startswith(final.choices[0].message.content[:20]), final)
 
 
 def cached(client):
@@ -144,8 +149,8 @@ def full_queue():
     """errors: a full queue is RateLimitError with Retry-After, and the client's own retry gets through"""
     with Server("--max-num-seqs", "1", "--max-queued-requests", "0") as server:
         client = client_of(server)
-        stream = client.completions.create(model="fairy", prompt="a", max_tokens=2000, stream=True,
-                                           extra_body={"ignore_eos": True})
+        stream = client_of(server, strict=False).completions.create(
+            model="fairy", prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True})
         next(iter(stream))
         error = error_of(openai.RateLimitError, lambda: client.completions.create(model="fairy", prompt="a", max_tokens=1))
         expect(int(error.response.headers["retry-after"]) >= 1, error.response.headers)
@@ -168,9 +173,10 @@ def concurrent(server):
 
 
 with Server() as served:
-    official = client_of(served)
+    official, lenient = client_of(served), client_of(served, strict=False)
     failed = run_checks("openai", [
-        (models, official), (completion, official), (completion_logprobs, official), (completion_stream, official),
+        (models, official), (completion, official), (completion_logprobs, official, lenient),
+        (completion_stream, official, lenient),
         (chat, official), (chat_stream, official), (cached, official), (errors, served, official), (full_queue,),
         (concurrent, served)])
 finish(failed)

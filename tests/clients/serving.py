@@ -23,7 +23,7 @@ class Server:
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [PROGRAM, "serve", MODEL, "--port", "0", "--served-model-name", "fairy", "--chat-template", TEMPLATE,
-             "--max-num-seqs", "4", "--api-key", KEY, *SAME_BITS, *flags],
+             "--api-key", KEY, *SAME_BITS, *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         for line in self.process.stdout:
             if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):

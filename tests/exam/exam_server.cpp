@@ -82,7 +82,8 @@ std::optional<int> wait_for(pid_t pid, Milliseconds time) {
 
 ExamServer::ExamServer(ServerCommand command, Wait wait) : command_(std::move(command)) {
   start();
-  if (wait == Wait::kUntilItServes) wait_until_it_serves();
+  if (wait == Wait::kNot || serves()) return;
+  throw ExamFailure(str("the server ended with status ", *status_, " before it served: ", log()));
 }
 
 ExamServer::~ExamServer() {
@@ -102,19 +103,20 @@ void ExamServer::start() {
                 .address_space = command_.address_space});
 }
 
-void ExamServer::wait_until_it_serves() {
+bool ExamServer::serves() {
   constexpr std::string_view kUrl = "http://127.0.0.1:";
   const auto end = Clock::now() + kStart;
-  for (std::string text; Clock::now() < end; std::this_thread::sleep_for(kLook)) {
-    text = output();
+  while (is_alive() && Clock::now() < end) {
+    const std::string text = output();
     const size_t at = text.find(kUrl);
     if (at != std::string::npos && text.ends_with('\n')) {
       port_ = static_cast<uint16_t>(std::stoi(text.substr(at + kUrl.size())));
-      return;
+      return true;
     }
-    require(is_alive(), str("the server ended with status ", status_.value_or(-1), " before it served: ", log()));
+    std::this_thread::sleep_for(kLook);
   }
-  throw ExamFailure(str("the server did not say its address within a minute: ", log()));
+  require(!is_alive(), str("the server did not say its address within a minute: ", log()));
+  return false;
 }
 
 std::string ExamServer::authorization() const {

@@ -34,6 +34,7 @@ class ExamServer {
   ExamServer& operator=(const ExamServer&) = delete;
   ~ExamServer();
 
+  bool serves();                           // waits until it does, or ends
   uint16_t port() const { return port_; }  // once it serves
   std::string authorization() const;       // a header's line that shows the key; empty without one
   pid_t pid() const { return pid_; }
@@ -50,7 +51,6 @@ class ExamServer {
 
  private:
   void start();
-  void wait_until_it_serves();
 
   ServerCommand command_;
   test::TempDir directory_;

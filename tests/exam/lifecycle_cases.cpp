@@ -210,7 +210,7 @@ void same_texts(Exam& exam) {
   const std::vector<std::string> before = fixed_answers(exam.port());
   Random random(3);
   std::vector<RawHttpClient> clients;
-  const int requests = exam.is_quick() ? 150 : 1000;
+  const int requests = exam.is_quick() ? 60 : 1000;
   for (int i = 0; i < requests; ++i) {
     const auto tokens = 1 + random.below(30);
     std::string body =
@@ -234,7 +234,7 @@ void same_texts(Exam& exam) {
 std::string text_of_ids(uint16_t port, std::string_view salt, int64_t& cached) {
   const RawHttpResponse response =
       post(port, kCompletions,
-           completion_of(ids_prompt(700), str(R"("temperature": 0, "max_tokens": 16, "cache_salt": ")", salt, '"')));
+           completion_of(ids_prompt(300), str(R"("temperature": 0, "max_tokens": 16, "cache_salt": ")", salt, '"')));
   require_answer(response);
   cached = number_at(response.body, "/usage/prompt_tokens_details/cached_tokens");
   return text_at(response.body, "/choices/0/text");
@@ -259,7 +259,7 @@ void keys_share_nothing(Exam& exam) {
   ExamServer server(command);
   const auto cached = [&](std::string_view key) {
     const RawHttpResponse response =
-        post(server.port(), kCompletions, completion_of(ids_prompt(700), "\"max_tokens\": 1"),
+        post(server.port(), kCompletions, completion_of(ids_prompt(300), "\"max_tokens\": 1"),
              str("Authorization: Bearer ", key, "\r\n"));
     require_answer(response);
     return number_at(response.body, "/usage/prompt_tokens_details/cached_tokens");

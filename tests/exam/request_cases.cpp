@@ -304,6 +304,16 @@ void messages(Exam& exam) {
   refused(R"([{"role": "user", "content": [{"type": "text"}]}])", "messages[0].content[0].text");
   const std::string many = repeated(R"({"role": "user", "content": "a"},)", 100'001);
   refused(str('[', many.substr(0, many.size() - 1), ']'), "messages");
+  const std::string long_chat = repeated(R"({"role": "user", "content": "the old man "},)", 99'999);
+  refused(str('[', long_chat.substr(0, long_chat.size() - 1), ']'), "");
+  const RawHttpResponse whole = post(exam.port(), kChat, chat(R"("max_tokens": 4, "temperature": 0)"));
+  require_answer(whole);
+  const RawHttpResponse stream = post(exam.port(), kChat, chat(R"("max_tokens": 4, "temperature": 0, "stream": true)"));
+  std::string text;
+  for (const std::string& event : events_of(stream.body)) {
+    if (event != "[DONE]" && has(event, "/choices/0/delta/content")) text += text_at(event, "/choices/0/delta/content");
+  }
+  require(text == text_at(whole.body, "/choices/0/message/content"), "a chat's stream has another text than the whole");
 }
 
 void tools(Exam& exam) {

@@ -149,6 +149,7 @@ TEST(Server, RefusesWhatItCannotRoute) {
   const auto method = serving.get("/v1/completions");
   EXPECT_EQ(method->status(), 405);
   EXPECT_EQ(method->header("allow"), "POST");
+  EXPECT_EQ(serving.start(HttpRequest{.method = "BREW", .path = "/v1/models"})->status(), 405);
   EXPECT_EQ(serving.start(HttpRequest{.method = "HEAD", .path = "/v1/models"})->status(), 200);
   EXPECT_EQ(serving.post("/v1/completions", long_body(), {{"content-type", "text/plain"}})->status(), 415);
   const auto model = serving.post("/v1/completions", long_body(R"(, "model": "gpt")"));

@@ -150,6 +150,12 @@ std::vector<JsonNode> JsonNode::members(std::string_view prefix) const {
   return members;
 }
 
+size_t JsonNode::num_members() const {
+  dom::object object;
+  if (value_.get(object) != simdjson::SUCCESS) refuse("an object");
+  return object.size();
+}
+
 std::vector<int32_t> JsonNode::integers(int32_t least, int32_t most) const {
   dom::array array;
   if (value_.get(array) != simdjson::SUCCESS) refuse("an array");

@@ -1,10 +1,13 @@
 #include "headrace/serve/server.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "headrace/core/printable.h"
+#include "headrace/core/scope_end.h"
 #include "headrace/serve/api_handlers.h"
 #include "headrace/serve/json_body.h"
 #include "headrace/serve/openapi.h"
@@ -22,6 +25,14 @@ std::string begin_of(const std::string& text, RecordedTexts how) {
   constexpr size_t kBegin = 256;
   if (how == RecordedTexts::kNone) return "";
   return how == RecordedTexts::kAll || text.size() <= kBegin ? text : text.substr(0, kBegin) + "...";
+}
+
+// malloc keeps tens of MB a thread of what a large body took.
+void give_back_after(size_t body_bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;
+#ifdef __GLIBC__
+  if (body_bytes >= kLarge) malloc_trim(0);
+#endif
 }
 
 std::string model_json(const ServedModel& model, const std::string& name) {
@@ -278,6 +289,7 @@ void Server::work(const CallPtr& call, const Route& route, std::unique_ptr<Admis
     call->end(499);
     return;
   }
+  const ScopeEnd trim([size = call->request().body.size()] { give_back_after(size); });
   try {
     const auto model = served();
     call->record.input = begin_of(call->request().body, config_.recorded_texts);
