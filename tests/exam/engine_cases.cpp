@@ -41,6 +41,7 @@ void full_queue(Exam& exam) {
   const int queue = exam.is_quick() ? 4 : 512;
   ExamServer server(exam.command({"--max-num-seqs", "1", "--max-queued-requests", std::to_string(queue)}));
   exam.check(server);
+  require_within(Milliseconds(1000), "an empty queue", [&] { return live(server) == 0; });  // the canary has left it
   std::vector<RawHttpClient> live_ones;
   for (int i = 0; i < 1 + queue; ++i)
     live_ones.push_back(begin_post(server.port(), kCompletions, stream_of(kStory, 1000)));
@@ -61,6 +62,7 @@ void full_of_tokens(Exam& exam) {
   require_full(server, completion_of(ids_prompt(300), "\"max_tokens\": 1"));
   running.close();
   require(waiting.response().is_complete, "the request that waited has no response");
+  waiting.close();
   exam.check(server);
 }
 
@@ -102,6 +104,7 @@ void timeouts(Exam& exam) {
           "a stream beyond its time ends without an error");
   require_refusal(post(server.port(), kCompletions, completion(R"("max_tokens": 4000, "ignore_eos": true)")), 504, "",
                   "");
+  running.close();
   exam.check(server);
 }
 
@@ -181,6 +184,7 @@ void few_pages(Exam& exam) {
     require(text_of(clients[i].response(Milliseconds(60'000))) == alone[i],
             str("request ", i, " has another text than alone"));
   require(figure(figures_of(server), "headrace_preemptions_total") > 0, "no request was preempted");
+  clients.clear();
   exam.check(server);
 }
 

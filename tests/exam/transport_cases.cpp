@@ -352,7 +352,6 @@ void other_protocols(Exam& exam) {
   require_ended(exam, std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 0123456789\n", 26), 400);  // TLS
   require_ended(exam, "GET /health HTTP/1.2\r\nHost: a\r\n\r\n", 505);
   require_ended(exam, std::string_view("\x00\x01\x02\x03\n", 5), 400);
-  require_ended(exam, "GET http://[/ HTTP/1.1\r\nHost: a\r\n\r\n", 400);
   require_ended(exam, "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400);
 }
 
