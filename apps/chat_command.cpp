@@ -21,10 +21,12 @@ struct Name {
 
 // The first of a kind is the one that /help names; others are of llama.cpp, Ollama and their kin.
 constexpr Name kChatNames[] = {
-    {"clear", CommandKind::kClear},  {"new", CommandKind::kClear},  {"reset", CommandKind::kClear}, {"system", CommandKind::kSystem},
-    {"save", CommandKind::kSave},    {"load", CommandKind::kLoad},  {"set", CommandKind::kSet},     {"stats", CommandKind::kStats},
-    {"status", CommandKind::kStats}, {"show", CommandKind::kStats}, {"help", CommandKind::kHelp},   {"?", CommandKind::kHelp},
-    {"exit", CommandKind::kExit},    {"bye", CommandKind::kExit},   {"quit", CommandKind::kExit},   {"q", CommandKind::kExit}};
+    {"clear", CommandKind::kClear},   {"new", CommandKind::kClear},   {"reset", CommandKind::kClear},
+    {"system", CommandKind::kSystem}, {"save", CommandKind::kSave},   {"load", CommandKind::kLoad},
+    {"set", CommandKind::kSet},       {"stats", CommandKind::kStats}, {"status", CommandKind::kStats},
+    {"show", CommandKind::kStats},    {"help", CommandKind::kHelp},   {"?", CommandKind::kHelp},
+    {"exit", CommandKind::kExit},     {"bye", CommandKind::kExit},    {"quit", CommandKind::kExit},
+    {"q", CommandKind::kExit}};
 
 constexpr std::string_view kSpace = " \t\r\n";
 

@@ -81,14 +81,20 @@ class Chat {
     const Turn& turn = session_.ask(message);
     if (session_.reader_gone() || asked_to_end()) ended_ = true;
     take_interrupt();
-    write_out(session_.conversation.messages.empty() || !session_.conversation.messages.back().content.ends_with('\n')
-                  ? "\n\n"
-                  : "\n");
+    write_out(ends_a_line() ? "\n" : "\n\n");
     if (turn.completion.finish_reason == FinishReason::kContext) {
       say(fmt::format(
           "the context of {} tokens is full: /clear forgets the conversation, -c N makes the context larger",
           session_.llm().config().max_context_len));
     }
+  }
+
+  // Returns true if the cursor stands at a line's beginning, behind an answer.
+  bool ends_a_line() const {
+    const auto& messages = session_.conversation.messages;
+    if (messages.empty()) return true;
+    const ChatMessage& last = messages.back();
+    return last.content.empty() ? !session_.settings.shows_thinking : last.content.ends_with('\n');
   }
 
   void obey(const ChatCommand& command) {

@@ -25,8 +25,13 @@ bool has_system(const Conversation& c) { return !c.messages.empty() && c.message
 // What the template writes in another way than the last prompt did, if that is why text was computed again.
 std::string other_text(const PrefixMiss& miss, const Tokenizer& tokenizer) {
   if (miss.why != PrefixMiss::Why::kOtherText || miss.cached_text.empty()) return "";
-  return fmt::format("           there the cache has '{}', and the prompt '{}'\n",
-                     printable(tokenizer.decode(miss.cached_text), 40), printable(tokenizer.decode(miss.own_text), 40));
+  const auto differ = std::ranges::mismatch(miss.cached_text, miss.own_text);
+  const auto from = [&tokenizer](auto begin, auto end) {
+    return printable(tokenizer.decode(std::vector<int32_t>(begin, end)), 30);
+  };
+  return fmt::format("           {} tokens on, the cache has '{}', and the prompt '{}'\n",
+                     differ.in1 - miss.cached_text.begin(), from(differ.in1, miss.cached_text.end()),
+                     from(differ.in2, miss.own_text.end()));
 }
 
 std::string turn_text(const Turn& turn, const Tokenizer& tokenizer) {

@@ -213,17 +213,22 @@ int generate(GenerateFlags flags, const std::string& demo) {
   const bool nothing = flags.sampling.params.max_tokens == 0;
   if (nothing) flags.sampling.params.max_tokens = 1;  // the engine makes a token or more
   const auto [options, description] = checked_model(flags, demo);
-  refuse_empty(prompt, flags, description.directory, options);
+  std::optional<ChatPrompt> chat;
+  if (flags.chat) {
+    chat = as_chat(prompt, description.directory);
+  } else {
+    refuse_empty(prompt, flags, description.directory, options);
+  }
   for (const auto& sentence : {about_words, not_utf8("the prompt", prompt), escape_warning(flags)}) {
     warn(options, sentence);
   }
   LoadedModel model(description, options);
   LLM& llm = *model;
-  warn(options, template_warning(flags, prompt, llm.tokenizer(), description.directory));
+  if (!chat) warn(options, template_warning(flags, prompt, llm.tokenizer(), description.directory));
   const SamplingParams params = params_of(flags.sampling, llm.default_params(flags.sampling.params.decoding.schedule));
   warn_of_large_block(llm, options, params);
   Timings timings{.device_start_s = model.device_start_s(), .load_s = seconds_since(start) - model.device_start_s()};
-  std::vector<int32_t> ids = llm.tokenizer().encode(prompt, encoding_of(flags));
+  std::vector<int32_t> ids = chat ? encode(llm.tokenizer(), *chat) : llm.tokenizer().encode(prompt, encoding_of(flags));
   warn(options, prompt_length_warning(description, ids.size()));
   warn_of_random_weights(flags, options);
   Screen screen(flags, llm);

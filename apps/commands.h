@@ -64,7 +64,7 @@ struct GenerateFlags {
   std::string prompt_file;
   enum class Escape : unsigned char { kUnsaid, kYes, kNo } escape = Escape::kUnsaid;
   SamplingFlags sampling;
-  bool special_tokens = false, json = false, logprobs = false, echo_prompt = false;
+  bool special_tokens = false, chat = false, json = false, logprobs = false, echo_prompt = false;
 };
 
 // max_tokens is 1 or more, kUntilFull, or 0: the model is loaded and the prompt read, and nothing is made.

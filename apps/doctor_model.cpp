@@ -77,7 +77,7 @@ std::string lines_of(const Report& r, std::span<const MachineLimits> machines) {
       "context  {} tokens; {} of keys and values per token{}\n",
       info.architecture, count_text(r.model.parameters), human_bytes(r.need.weights), name_of(info.dtype),
       info.num_layers, info.num_gdn_layers, r.strategy,
-      r.chat_template ? "has a template, which generate does not apply" : "no template: it completes texts",
+      r.chat_template ? "has a template, which generate --chat applies" : "no template: it completes texts",
       info.context_length, human_bytes(r.need.per_token), states);
   for (const MachineLimits& on : machines)
     lines += fmt::format("memory   {}\nspeed    {}\n", fit_text(r, on), speed_text(r, on));

@@ -52,8 +52,12 @@ void add_prompt_flags(CLI::App& generate, GenerateFlags& f) {
                   "read the text from FILE; -: from standard input, all of it, as the PROMPT - does")
       ->type_name(kFile)
       ->excludes(prompt);
-  generate.add_flag("--special-tokens", f.special_tokens,
-                    "read special tokens in the prompt (<|im_start|>) as tokens, and put none in front of it");
+  CLI::Option* special =
+      generate.add_flag("--special-tokens", f.special_tokens,
+                        "read special tokens in the prompt (<|im_start|>) as tokens, and put none in front of it");
+  generate
+      .add_flag("--chat", f.chat, "apply the model's chat template: the prompt is a user's message, to be answered")
+      ->excludes(special);
   using Escape = GenerateFlags::Escape;
   CLI::Option* escape = generate.add_flag_callback(
       "-e,--escape", [&f] { f.escape = Escape::kYes; }, "replace \\n, \\t, \\\\ and \\\" in the prompt");
@@ -98,7 +102,7 @@ void add_demo(CLI::App& app, Commands& c) {
 }
 
 void add_run_batch(CLI::App& app, Commands& c) {
-  CLI::App* batch = app.add_subcommand("run-batch", "complete the requests of a file in OpenAI's batch format");
+  CLI::App* batch = app.add_subcommand("run-batch", "complete a file of requests in OpenAI's format");
   add_run_batch_flags(*batch, c.batch);
   batch->add_flag("--json", c.json, "print one JSON object: requests, failed, tokens, seconds");
   batch->callback([&c] { c.status = run_batch(c.batch, c.output()); });
@@ -170,7 +174,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   });
 
   CLI::App* measure =
-      app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
+      app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
@@ -200,7 +204,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
 }
 
 void add_model_commands(CLI::App& app, Commands& c) {
-  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub into its cache");
+  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub");
   pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
   pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
   pull->add_option("--token", c.pull.token,
@@ -209,7 +213,7 @@ void add_model_commands(CLI::App& app, Commands& c) {
   pull->add_flag("--json", c.json, "one JSON object per line: plan, progress, done");
   pull->callback([&c] { c.status = pull_command(c.pull, c.output()); });
 
-  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
+  app.add_subcommand("list", "the models that are here, by name")
       ->callback([&c] { c.status = list_models(c.output()); })
       ->add_flag("--json", c.json, "one JSON array");
 

@@ -11,6 +11,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/text/utf8.h"
 #include "headrace/weights/config_file.h"
 #include "input.h"
 #include "model_path.h"
@@ -49,7 +50,23 @@ std::optional<std::string> special_token_in(std::string_view prompt, const Token
   return std::nullopt;
 }
 
+// Returns true if the chat template adds nothing to `prompt`. One that cannot be applied changes it.
+bool is_same_as_chat(std::string_view prompt, const std::filesystem::path& directory) {
+  try {
+    return as_chat(prompt, directory).text == repaired(prompt);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+ChatPrompt as_chat(std::string_view message, const std::filesystem::path& directory) {
+  const std::optional<ChatTemplate> chat_template = ChatTemplate::of_model(directory);
+  HR_REQUIRE(chat_template, ErrorCode::kInvalidArgument, "--chat: ", directory.string(), " has no chat template");
+  const TemplateValue content = std::string(message);
+  return chat_template->render({.messages = {TemplateValue::Object{{"role", "user"}, {"content", content}}}});
+}
 
 bool has_chat_template(const std::filesystem::path& directory) {
   if (file_exists(directory / "chat_template.jinja") || file_exists(directory / "chat_template.json")) return true;
@@ -149,10 +166,9 @@ std::optional<std::string> template_warning(const GenerateFlags& flags, std::str
         "as the token",
         *spelled);
   }
-  if (spelled || !has_chat_template(directory)) return std::nullopt;
-  return "this model has a chat template, which generate does not apply: it continues the prompt as it stands; to "
-         "chat, "
-         "write the template's turns into the prompt and add --special-tokens";
+  if (spelled || !has_chat_template(directory) || is_same_as_chat(prompt, directory)) return std::nullopt;
+  return "this model has a chat template, which is not applied: the prompt is continued as it stands; --chat applies "
+         "it";
 }
 
 }  // namespace headrace::app

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "headrace/chat/chat_template.h"
 #include "headrace/text/tokenizer.h"
 
 namespace headrace::app {
@@ -35,8 +36,13 @@ std::string unescaped(std::string_view text);
 // --no-escape says what is meant; or nothing.
 std::optional<std::string> escape_warning(const GenerateFlags& flags);
 
+// `message` as a user's, in the chat template of the model in `directory`. Error kInvalidArgument: it has none, or the
+// template refuses the message.
+ChatPrompt as_chat(std::string_view message, const std::filesystem::path& directory);
+
 // One sentence where `prompt` spells a special token of the model and is read as plain text, or where the model in
-// `directory` has a chat template and the prompt spells none of its special tokens; or nothing.
+// `directory` has a chat template, which would change the prompt, and the prompt spells none of its special tokens; or
+// nothing.
 std::optional<std::string> template_warning(const GenerateFlags& flags, std::string_view prompt,
                                             const Tokenizer& tokenizer, const std::filesystem::path& directory);
 

@@ -104,9 +104,10 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"generate", "-ngl", "99"}),
             "unknown option '-ngl' of headrace generate: --device cuda runs all layers on the GPU")
       << "and not -n with gl";
-  EXPECT_EQ(told({"generate", "--port=80"}),
-            "unknown option '--port' of headrace generate: headrace serve MODEL answers requests, and headrace run-batch "
-            "those of a file");
+  EXPECT_EQ(
+      told({"generate", "--port=80"}),
+      "unknown option '--port' of headrace generate: headrace serve MODEL answers requests, and headrace run-batch "
+      "those of a file");
   EXPECT_EQ(told({"server"}),
             "unknown command 'server' of headrace: headrace serve MODEL answers requests, and headrace run-batch those "
             "of a file");

@@ -102,8 +102,11 @@ check "twice at an empty line, it does" "0 1" "$(chat "$tale -n 8" ^C ^C) $(show
 check "lines that belong together" 0 "$(chat "$tale -n 8" 'one \' two '"""' three 'four"""' "/save $work/lines.json" /exit)"
 check "as messages" "one \\ntwo three\\nfour" "$(grep -oP '"role": "user", "content": "\K[^"]*' "$work/lines.json" | paste -sd" ")"
 long=$(printf 'and so on %.0s' {1..40})
-check "a full context" 0 "$(chat "$tale -c 128 -n 64" "$beginning" "$long" /clear "Once" /exit)"
-check "says so, and the chat goes on" "1 1" "$(shown | grep -c 'the context holds 128: /clear forgets the conversation') $(shown | grep -A2 '^>>> Once$' | grep -c ' [a-z]')"
+check "a full context" 0 "$(chat "$tale -c 128 -n 64 -s 1" "$beginning" "$long" /clear "Once" /exit)"
+check "says so, and the chat goes on" "1 yes" "$(shown | grep -c 'the context holds 128: /clear forgets the conversation') $(shown | grep -A3 '^>>> Once$' | tail -n +2 | grep -q '[a-z]' && echo yes)"
+printf '%s' '{% for m in messages %}{{ m.content | trim | upper }}{% endfor %}' >"$work/upper.jinja"
+check "a template that writes answers in another way" 0 "$(chat "fairy-hybrid -t 1 -n 70 -s 1 --chat-template $work/upper.jinja" "$beginning" "Then" /stats /exit)"
+check "is named by /stats" "1 1" "$(shown | grep -c '^cache .* cached text goes on with other tokens behind token ') $(shown | grep -cE "^ +[0-9]+ tokens on, the cache has '.+', and the prompt '.+'$")"
 check "thinking is folded" 0 "$(chat "$work/bare --random-weights 1 -t 1 -n 30 --chat-template $work/think.jinja" "Once" /exit)"
 check "into a line" 1 "$(shown | grep -cE 'thought for [0-9.]+ s$')"
 check "blocks while they are denoised" "0 yes" \

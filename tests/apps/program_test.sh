@@ -160,9 +160,14 @@ check "a special token" 2 "$(prompt_tokens -p '<|endoftext|>Once' --special-toke
 check "which is said" 1 "$(message "$headrace" generate -n 1 -p '<|endoftext|>Once' | grep -c '^headrace: warning: the prompt spells the special token <|endoftext|>, ')"
 mkdir "$work/instruct"
 cp "$(dirname "$0")"/../../demo_models/puzzle-diffusion/{config,tokenizer}.json "$(dirname "$0")"/../../demo_models/puzzle-diffusion/model.safetensors "$work/instruct/"
-echo '{"chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}' >"$work/instruct/tokenizer_config.json"
+echo '{"chat_template": "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"}' >"$work/instruct/tokenizer_config.json"
 check "a chat template that is not applied" "1 0" \
   "$(message "$headrace" generate "$work/instruct" "Who are you?" -n 1 | grep -c '^headrace: warning: this model has a chat template, ') $(message "$headrace" generate "$work/instruct" "Who are you?" -n 1 --log-level ERROR | wc -l)"
+
+check "a chat" "1359 0" "$("$headrace" generate puzzle-llada " sort: 5391 = " --chat 2>"$work/chat.err") $(wc -l <"$work/chat.err")"
+check "a chat without a template" "headrace: --chat: $work/bare_chat has no chat template" "$(
+  mkdir "$work/bare_chat" && cp "$work/instruct"/{config.json,tokenizer.json,model.safetensors} "$work/bare_chat"
+  "$headrace" generate "$work/bare_chat" "Hi" --chat 2>&1)"
 
 # Closed pipes: no message, no error.
 closed() { "$@" 2>"$work/closed" | head -c 10 >/dev/null; echo "${PIPESTATUS[0]} $(cat "$work/closed")"; }

@@ -127,11 +127,21 @@ TEST_F(TemplateWarning, SpeaksOfATemplateThatIsNotApplied) {
   test::write_file(model_ / "tokenizer_config.json", R"({"chat_template": null})");
   EXPECT_EQ(said("Who are you?"), "");
   test::write_file(model_ / "tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
-  EXPECT_TRUE(said("Who are you?").starts_with("this model has a chat template, which generate does not apply"));
+  EXPECT_TRUE(said("Who are you?").starts_with("this model has a chat template, which is not applied"));
   EXPECT_EQ(said("<|end|>user", true), "") << "whoever writes the turns out knows";
   test::write_file(model_ / "tokenizer_config.json", "{}");
   test::write_file(model_ / "chat_template.jinja", "");
   EXPECT_NE(said("Who are you?"), "");
+  test::write_file(model_ / "chat_template.jinja", "{{ messages[0].content }}");
+  EXPECT_EQ(said("Who are you?"), "") << "it adds nothing";
+  test::write_file(model_ / "chat_template.jinja", "{{");
+  EXPECT_NE(said("Who are you?"), "");
+}
+
+TEST_F(TemplateWarning, AsChatAppliesTheTemplate) {
+  EXPECT_THROW(as_chat("Hi", model_.path()), Error);
+  test::write_file(model_ / "chat_template.jinja", "<{{ messages[0].role }}>{{ messages[0].content }}");
+  EXPECT_EQ(as_chat("Hi", model_.path()).text, "<user>Hi");
 }
 
 TEST_F(TemplateWarning, SpeaksOfASpecialTokenThatIsReadAsText) {

@@ -35,9 +35,9 @@ check "and says that nothing is missing" "org/tale: all 24.0 MB are here" "$(mes
 check "as JSON" "plan progress done|0" \
   "$("$headrace" pull org/tale --json | sed -n 's/^{"event": "\([a-z]*\)".*/\1/p' | xargs)|$("$headrace" pull org/tale --json | sed -n 's/.*"missing_bytes": \([0-9]*\)}/\1/p')"
 check "the list" "org/tale Qwen3_5 cache" "$("$headrace" list | awk '/^org\/tale/ {print $1, $2, $NF}')"
-check "show" "Qwen3_5ForCausalLM|11.9 million|bfloat16|4096 tokens|no template|24.0 MB|${snapshot##*/}|$snapshot" \
+check "show" "Qwen3_5ForCausalLM|11.9 million|bfloat16|4096 tokens|has a template|24.0 MB|${snapshot##*/}|$snapshot" \
   "$("$headrace" show org/tale | sed 's/^[a-z]* *//' | paste -sd'|')"
-check "show as JSON" 1 "$("$headrace" show org/tale --json | grep -c "\"parameters\": 11857952, .*\"chat_template\": false, \"bytes\": [0-9]*, \"revision\": \"${snapshot##*/}\", \"path\": \"$snapshot\"}$")"
+check "show as JSON" 1 "$("$headrace" show org/tale --json | grep -c "\"parameters\": 11857952, .*\"chat_template\": true, \"bytes\": [0-9]*, \"revision\": \"${snapshot##*/}\", \"path\": \"$snapshot\"}$")"
 check "show of a bundled model" 1 "$("$headrace" show puzzle-llada --json | grep -c '"revision": null')"
 
 # Removal.

@@ -1,3 +1,4 @@
+// One class, of more than 400 lines: its functions call one another in the order of precedence.
 #include "headrace/chat/jinja_expression_parser.h"
 
 #include <algorithm>

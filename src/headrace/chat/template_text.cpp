@@ -58,12 +58,18 @@ void TextBuilder::repeat(const Text& text, size_t count) {
   size_t total = 0;
   if (__builtin_mul_overflow(text.bytes.size(), count, &total)) total = static_cast<size_t>(-1) / 2;
   reserve(total);
-  for (size_t i = 0; i < count; ++i) append(text);
+  if (!text.literal.empty()) {
+    for (size_t i = 0; i < count; ++i) append(text);
+    return;
+  }
+  if (meter_ != nullptr) meter_->scan(total);
+  for (size_t i = 0; i < count; ++i) bytes_ += text.bytes;
 }
 
-TextPtr TextBuilder::finish() {
+TextPtr TextBuilder::finish(bool is_markup) {
   auto text = std::make_shared<Text>();
   text->is_ascii = all_ascii(bytes_);
+  text->is_markup = is_markup;
   text->bytes = std::move(bytes_);
   text->literal = std::move(literal_);
   text->held = std::move(held_);

@@ -156,7 +156,7 @@ std::string operation_json(const Operation& o) {
                                  : schema_ref(o.response);
   out += str(R"(, "responses": {"200": {"description": "The answer", "content": {)", json_string(o.text),
              R"(: {"schema": )", schema, '}');
-  if (!o.stream.empty()) out += str(", ", json_string(o.stream), R"(: {"schema": {}})");
+  if (!o.stream.empty()) out += str(", ", json_string(o.stream), R"(: {"schema": {}})");  // pieces
   out += str(R"(}}, "default": {"description": "An error", "content": {"application/json": {"schema": )",
              schema_ref(o.error), "}}}}");
   const bool is_open = o.path == "/health" || o.path == "/livez" || o.path == "/readyz";
