@@ -1,4 +1,4 @@
-// Group A of the exam: what a request's JSON may do.
+// Group A of the exam: what a request's JSON may do. One file for the group, so that it reads beside the exam's list.
 #include <array>
 
 #include "exam/exam.h"

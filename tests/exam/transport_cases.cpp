@@ -1,4 +1,4 @@
-// Group C of the exam: HTTP and the connections under it.
+// Group C of the exam: HTTP and the connections under it. One file for the group, so that it reads beside the list.
 #include <algorithm>
 #include <array>
 #include <thread>
