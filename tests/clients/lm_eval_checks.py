@@ -1,13 +1,13 @@
 """lm-eval's class for completions APIs: its log-likelihoods are those of a direct run."""
 
+import json
 import logging
 import math
 import os
-import json
 import tempfile
 
 import requests
-from serving import KEY, MODEL, SAME_BITS, Server, finish, headrace, run_checks
+from serving import KEY, MODEL, SAME_BITS, Server, finish, greedy_text, headrace, run_checks
 
 os.environ["OPENAI_API_KEY"] = KEY
 os.environ["TQDM_DISABLE"] = "1"
@@ -30,9 +30,11 @@ def instance(kind, arguments):
 
 def first_token(server, text):
     """The text up to its first token's end."""
-    auth = {"Authorization": f"Bearer {KEY}"}
-    ids = requests.post(server.url + "/tokenize", json={"prompt": text, "add_special_tokens": False}, headers=auth).json()["tokens"]
-    return requests.post(server.url + "/detokenize", json={"tokens": ids[:1]}, headers=auth).json()["prompt"]
+    def ask(path, body):
+        return requests.post(server.url + path, json=body, headers={"Authorization": f"Bearer {KEY}"}).json()
+
+    ids = ask("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"]
+    return ask("/detokenize", {"tokens": ids[:1]})["prompt"]
 
 
 def direct_log_likelihood(text):
@@ -41,8 +43,9 @@ def direct_log_likelihood(text):
         file.write(text)
         file.flush()
         found = json.loads(headrace("eval", "perplexity", "-m", MODEL, "-f", file.name, "--json", *SAME_BITS))
-    digits = 10 ** (math.floor(math.log10(found["perplexity"])) - 6)
-    return -found["tokens"] * math.log(found["perplexity"]), found["tokens"] * digits / found["perplexity"] + 2e-6 * found["tokens"]
+    perplexity, tokens = found["perplexity"], found["tokens"]
+    # It prints six digits behind the point; log-probabilities are floats.
+    return -tokens * math.log(perplexity), tokens * (1e-6 / perplexity + 5e-7)
 
 
 def log_likelihoods(server, model):
@@ -57,9 +60,8 @@ def log_likelihoods(server, model):
 def greedy_flags(model):
     """loglikelihood: is_greedy of the greedy continuation, and not of another"""
     prompt = "Once upon a time there was a king who"
-    text = json.loads(headrace("generate", MODEL, "-p", prompt, "-n", "8", "--temperature", "0", "--json", *SAME_BITS))["text"]
-    found = model.loglikelihood([instance("loglikelihood", (prompt, text)), instance("loglikelihood", (prompt, " xylophone"))],
-                                disable_tqdm=True)
+    pairs = [(prompt, greedy_text(prompt, 8)), (prompt, " xylophone")]
+    found = model.loglikelihood([instance("loglikelihood", pair) for pair in pairs], disable_tqdm=True)
     assert [is_greedy for _, is_greedy in found] == [True, False], found
     assert found[0][0] > found[1][0], found
 
@@ -67,14 +69,16 @@ def greedy_flags(model):
 def generations(model):
     """generate_until: the text of a direct run up to the stop"""
     prompt = "Once upon a time there was a king who"
-    text = json.loads(headrace("generate", MODEL, "-p", prompt, "-n", "24", "--temperature", "0", "--json", *SAME_BITS))["text"]
+    text = greedy_text(prompt, 24)
     stop = text[10:13]
-    found = model.generate_until([instance("generate_until", (prompt, {"until": [stop], "max_gen_toks": 24}))], disable_tqdm=True)
+    request = instance("generate_until", (prompt, {"until": [stop], "max_gen_toks": 24}))
+    found = model.generate_until([request], disable_tqdm=True)
     assert found == [text[:text.index(stop)]], (found, text)
 
 
 with Server() as served:
     evaluated = LocalCompletionsAPI(model="fairy", base_url=served.url + "/v1/completions", tokenizer_backend="remote",
                                     tokenized_requests=True, batch_size=2, auth_token=KEY, max_length=1024)
-    failed = run_checks("lm-eval", [(log_likelihoods, served, evaluated), (greedy_flags, evaluated), (generations, evaluated)])
+    checks = [(log_likelihoods, served, evaluated), (greedy_flags, evaluated), (generations, evaluated)]
+    failed = run_checks("lm-eval", checks)
 finish(failed)

@@ -1,17 +1,11 @@
 """Ollama's Python client."""
 
-import json
-
 import ollama
-from serving import KEY, MODEL, SAME_BITS, Server, finish, headrace, run_checks
+from serving import KEY, Server, finish, greedy_text, run_checks
 
 PROMPT = "Once upon a time there was a king who"
 MESSAGES = [{"role": "user", "content": PROMPT}]
 GREEDY = {"temperature": 0, "num_predict": 16}
-
-
-def direct():
-    return json.loads(headrace("generate", MODEL, "-p", PROMPT, "-n", "16", "--temperature", "0", "--json", *SAME_BITS))["text"]
 
 
 def models(client):
@@ -24,7 +18,8 @@ def models(client):
 def generate(client):
     """generate: whole and streamed, the text of a direct run"""
     whole = client.generate("fairy", PROMPT, raw=True, options=GREEDY)
-    assert whole.response == direct(), (whole.response, direct())
+    direct = greedy_text(PROMPT, 16)
+    assert whole.response == direct, (whole.response, direct)
     assert whole.done and whole.done_reason == "length" and whole.eval_count == 16 and whole.total_duration > 0, whole
     pieces = list(client.generate("fairy", PROMPT, raw=True, options=GREEDY, stream=True))
     assert "".join(p.response for p in pieces) == whole.response and pieces[-1].done, pieces
@@ -33,7 +28,7 @@ def generate(client):
 def chat(client):
     """chat: whole and streamed"""
     whole = client.chat("fairy", MESSAGES, options=GREEDY)
-    assert whole.message.role == "assistant" and whole.message.content == direct(), whole
+    assert whole.message.role == "assistant" and whole.message.content == greedy_text(PROMPT, 16), whole
     pieces = list(client.chat("fairy", MESSAGES, options=GREEDY, stream=True))
     assert "".join(p.message.content for p in pieces) == whole.message.content and pieces[-1].done, pieces
 

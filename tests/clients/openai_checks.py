@@ -1,11 +1,10 @@
 """The official openai client, which here refuses responses that are not as OpenAI's API describes them."""
 
 import asyncio
-import json
 import time
 
 import openai
-from serving import KEY, MODEL, SAME_BITS, Server, finish, headrace, run_checks
+from serving import KEY, Server, finish, greedy_text, run_checks
 
 PROMPT = "Once upon a time there was a king who"
 LONG = "The king and the queen had a daughter, and she was fair. " * 12
@@ -30,9 +29,9 @@ def models(client):
 
 def completion(client):
     """completions: text of a direct run, usage, finish reason, request id"""
-    direct = json.loads(headrace("generate", MODEL, "-p", PROMPT, "-n", "24", "--temperature", "0", "--json", *SAME_BITS))
+    direct = greedy_text(PROMPT, 24)
     r = client.completions.create(model="fairy", prompt=PROMPT, max_tokens=24, temperature=0)
-    expect(r.choices[0].text == direct["text"], (r.choices[0].text, direct["text"]))
+    expect(r.choices[0].text == direct, (r.choices[0].text, direct))
     expect(r.choices[0].finish_reason == "length" and r.object == "text_completion", r)
     expect(r.usage.completion_tokens == 24 and r.usage.total_tokens == r.usage.prompt_tokens + 24, r.usage)
     expect(r._request_id, "no x-request-id")
@@ -46,12 +45,12 @@ def completion_logprobs(client, lenient):
     expect(r.choices[0].logprobs.token_logprobs[-5:] == shown.choices[0].logprobs.token_logprobs, (r, shown))
     logprobs = r.choices[0].logprobs
     count = r.usage.prompt_tokens + r.usage.completion_tokens
-    expect(len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == count,
-           logprobs)
+    lists = (logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, logprobs.text_offset)
+    expect([len(one) for one in lists] == [count] * 4, logprobs)
     expect(logprobs.token_logprobs[0] is None and all(p <= 0 for p in logprobs.token_logprobs[1:]), logprobs)
     expect("".join(logprobs.tokens) == r.choices[0].text, r.choices[0])
-    expect([r.choices[0].text[a:b] for a, b in zip(logprobs.text_offset, logprobs.text_offset[1:])] == logprobs.tokens[:-1],
-           logprobs.text_offset)
+    offsets = zip(logprobs.text_offset, logprobs.text_offset[1:])
+    expect([r.choices[0].text[a:b] for a, b in offsets] == logprobs.tokens[:-1], logprobs.text_offset)
     many = client.completions.create(model="fairy", prompt=[[5, 6, 7], [8, 9]], max_tokens=2, n=2, seed=1)
     expect([c.index for c in many.choices] == [0, 1, 2, 3], many)
     expect(many.usage.prompt_tokens == 5, many.usage)
@@ -79,7 +78,8 @@ def chat(client):
     expect(b"".join(bytes(t.bytes) for t in content).decode() == r.choices[0].message.content, content)
     expect(all(t.logprob == t.top_logprobs[0].logprob for t in content), "a greedy token is not the likeliest")
     stopped = client.chat.completions.create(**{**fields, "max_tokens": 60}, stop=[" beautiful"])
-    expect(" beautiful" not in stopped.choices[0].message.content and stopped.choices[0].finish_reason == "stop", stopped)
+    expect(" beautiful" not in stopped.choices[0].message.content, stopped)
+    expect(stopped.choices[0].finish_reason == "stop", stopped)
     drawn = client.chat.completions.create(**{**fields, "temperature": 1}, n=3, seed=4)
     expect(len({c.message.content for c in drawn.choices}) > 1, drawn)
     again = client.chat.completions.create(**{**fields, "temperature": 1}, n=3, seed=4)
@@ -152,10 +152,11 @@ def full_queue():
         stream = client_of(server, strict=False).completions.create(
             model="fairy", prompt="a", max_tokens=2000, stream=True, extra_body={"ignore_eos": True})
         next(iter(stream))
-        error = error_of(openai.RateLimitError, lambda: client.completions.create(model="fairy", prompt="a", max_tokens=1))
+        fields = {"model": "fairy", "prompt": "a", "max_tokens": 1}
+        error = error_of(openai.RateLimitError, lambda: client.completions.create(**fields))
         expect(int(error.response.headers["retry-after"]) >= 1, error.response.headers)
         stream.close()
-        expect(client.with_options(max_retries=3).completions.create(model="fairy", prompt="a", max_tokens=1).choices, "no choice")
+        expect(client.with_options(max_retries=3).completions.create(**fields).choices, "no choice")
 
 
 def concurrent(server):
@@ -164,7 +165,8 @@ def concurrent(server):
         async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key=KEY, max_retries=0, timeout=60,
                                       _strict_response_validation=True) as client:
             def ask(i):
-                return client.completions.create(model="fairy", prompt=f"There were {i} giants", max_tokens=12, temperature=0)
+                return client.completions.create(
+                    model="fairy", prompt=f"There were {i} giants", max_tokens=12, temperature=0)
             together = await asyncio.gather(*[ask(i) for i in range(32)])
             return [r.choices[0].text for r in together], [(await ask(i)).choices[0].text for i in range(32)]
 

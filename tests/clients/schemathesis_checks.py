@@ -1,4 +1,4 @@
-"""schemathesis draws requests from /openapi.json: none gets a status of 500 or more, and each response is as it says."""
+"""schemathesis draws requests from /openapi.json: no status is 500 or more, and each response is as the document says."""
 
 import os
 import subprocess
@@ -15,7 +15,8 @@ def drawn_requests(server):
     """requests drawn from the document, right and wrong"""
     command = [os.path.join(os.path.dirname(sys.executable), "schemathesis"), "run", server.url + "/openapi.json",
                "--checks", CHECKS, "--phases", "fuzzing", "--workers", "2", "--max-time", SECONDS, "--seed", "1",
-               "--continue-on-failure", "--header", f"Authorization: Bearer {KEY}", "--request-timeout", "20", "--no-color",
+               "--continue-on-failure", "--header", f"Authorization: Bearer {KEY}", "--request-timeout", "20",
+               "--no-color",
                "--generation-database", "none", "--suppress-health-check", "all", "--warnings", "off"]
     with tempfile.TemporaryDirectory() as directory:  # it keeps what it found where it runs
         done = subprocess.run(command, capture_output=True, text=True, cwd=directory)

@@ -1,5 +1,6 @@
 """headrace serve for the clients' checks, and their reports."""
 
+import json
 import os
 import re
 import signal
@@ -48,6 +49,12 @@ class Server:
 
 def headrace(*words):
     return subprocess.run([PROGRAM, *words], check=True, capture_output=True, text=True).stdout
+
+
+def greedy_text(prompt, tokens):
+    """A direct run's."""
+    words = ["generate", MODEL, "-p", prompt, "-n", str(tokens), "--temperature", "0", "--json", *SAME_BITS]
+    return json.loads(headrace(*words))["text"]
 
 
 def run_checks(client, checks):
