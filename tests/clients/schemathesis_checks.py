@@ -1,4 +1,4 @@
-"""schemathesis draws requests from /openapi.json: no status is 500 or more, and each response is as the document says."""
+"""schemathesis draws requests from /openapi.json: no status is 500 or more; responses are as the document says."""
 
 import os
 import subprocess
