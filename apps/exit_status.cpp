@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <new>
+#include <system_error>
 
 #include "headrace/core/error.h"
 #include "output.h"
@@ -38,6 +39,10 @@ int guarded(const std::function<int()>& body) {
   } catch (const std::bad_alloc&) {
     write_err("headrace: out of memory\n");
     return kMemory;
+  } catch (const std::system_error& e) {
+    const bool is_full = e.code() == std::errc::resource_unavailable_try_again;  // as std::thread says it
+    write_err(fmt::format("headrace: {}: {}\n", is_full ? "no thread can be started" : "bug", e.what()));
+    return is_full ? kMemory : kBug;
   } catch (const std::exception& e) {
     write_err(fmt::format("headrace: bug: {}\n", without_controls(e.what())));
     return kBug;

@@ -1,6 +1,7 @@
 #include "serve.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
@@ -182,14 +183,32 @@ void shut_down(const ServeFlags& flags, Server& server, HttpServer& http, const 
   http.wait_until_idle(kForSockets);
 }
 
+// A connection's deadline of a flag whose 0 means none.
+milliseconds deadline(int64_t flag) {
+  constexpr int64_t kYears = int64_t{1} << 38;  // eight
+  return milliseconds(flag == 0 ? kYears : std::min(flag, kYears));
+}
+
 std::unique_ptr<HttpServer> listening(const ServeFlags& flags, Server& server) {
+  HttpServerConfig config = flags.http;
+  config.header_time = deadline(flags.header_timeout), config.body_time = deadline(flags.body_timeout);
+  config.idle_time = deadline(flags.idle_timeout), config.stall_time = deadline(flags.stall_timeout);
   return std::make_unique<HttpServer>(
-      flags.http, [&server](std::shared_ptr<HttpExchange> exchange) { server.handle(std::move(exchange)); },
+      config, [&server](std::shared_ptr<HttpExchange> exchange) { server.handle(std::move(exchange)); },
       Server::error_body);
+}
+
+// Large bodies go back to the system when they are freed; otherwise malloc would keep 60 MB of them in each thread.
+void keep_no_large_blocks() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 8 << 20);
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);
+#endif
 }
 
 // What is served, from its files to its end.
 int serve_model(const ServeFlags& flags, const ModelDescription& description, const LLMOptions& options) {
+  keep_no_large_blocks();
   const std::vector<std::string> names = model_names(flags.many, flags.model, description.directory);
   const std::string own_template = template_text(flags.chat_template);
   std::optional<ChatTemplate> chat = own_template.empty() ? ChatTemplate::of_model(description.directory)
@@ -265,6 +284,12 @@ void add_queue_flags(CLI::App& command, ServeFlags& f) {
   add_time("--shutdown-timeout", f.shutdown_timeout, "after SIGTERM or Ctrl-C: for the requests that run");
   add_time("--watchdog-timeout", f.watchdog_timeout,
            "a step of the engine that takes longer ends the program; 0: none");
+  add_time("--header-timeout", f.header_timeout, "for a request's head; then status 408; 0: any");
+  add_time("--body-timeout", f.body_timeout,
+           "for its body, and again for each KB a second that comes; then status 408; 0: any");
+  add_time("--idle-timeout", f.idle_timeout, "a connection without requests for so long is closed; 0: never");
+  add_time("--stall-timeout", f.stall_timeout,
+           "a client that does not read its response for so long is cut off; 0: never");
   add_time("--sse-ping-interval", f.sse_ping_interval, "a stream without tokens for so long gets a comment; 0: none");
 }
 

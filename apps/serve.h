@@ -27,7 +27,8 @@ struct ServeFlags {
   int64_t max_queued_tokens = 0;  // 0: any number
   // Milliseconds; 0: never.
   int64_t queue_timeout = 60'000, request_timeout = 0, shutdown_timeout = 30'000, watchdog_timeout = 120'000,
-          sse_ping_interval = 30'000;
+          sse_ping_interval = 30'000, header_timeout = 10'000, body_timeout = 30'000, idle_timeout = 75'000,
+          stall_timeout = 30'000;
   bool strict_api = false, print_config = false, no_prefix_caching = false;
 };
 

@@ -81,6 +81,17 @@ std::string text_of(const toml::node& value, std::string_view where) {
               str(where, ": expected a text, a number, true or false, or a list of these"));
 }
 
+// Options stand in no table. toml++ 3.3 asserts that a table's name begins as one.
+void require_no_table(std::string_view text, const std::string& path) {
+  for (int line = 1; !text.empty(); ++line) {
+    const std::string_view all = text.substr(0, text.find('\n'));
+    const size_t begin = all.find_first_not_of(" \t");
+    HR_REQUIRE(begin == all.npos || all[begin] != '[', ErrorCode::kInvalidArgument, "--config: ", path, ", line ", line,
+               ": [ begins a table, expected KEY = VALUE");
+    text.remove_prefix(std::min(text.size(), all.size() + 1));
+  }
+}
+
 toml::table parsed_file(const std::string& path) {
   constexpr size_t kMostBytes = size_t{1} << 20;
   std::ifstream file(path, std::ios::binary);
@@ -89,6 +100,7 @@ toml::table parsed_file(const std::string& path) {
   HR_REQUIRE(file.eof() || file.good(), ErrorCode::kInvalidArgument, "--config: ", path, " cannot be read");
   text.resize(static_cast<size_t>(file.gcount()));
   HR_REQUIRE(text.size() <= kMostBytes, ErrorCode::kInvalidArgument, "--config: ", path, " has more than 1 MiB");
+  require_no_table(text, path);
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {

@@ -1,6 +1,8 @@
 // A side library whose one device is the CPU under another name and fails for good in the midst of a text, as a GPU
-// does whose kernel faulted, or, with FULL_DEVICE in the environment, as a GPU that others fill. failing_device_test.sh
-// puts it beside the program.
+// does whose kernel faulted, or, with FULL_DEVICE in the environment, as a GPU that others fill, or, with
+// HANGING_DEVICE, as one whose kernel does not end. failing_device_test.sh and the exam put it beside the program.
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "headrace/ops/cpu/dispatch.h"
@@ -30,7 +32,8 @@ class FailingRuntime final : public testing_support::HostMemory {
     explicit Mark(FailingRuntime& runtime) : runtime_(runtime) {}
     void set() override {}
     void wait() override {
-      ++runtime_.waits_;
+      const bool has_failed = ++runtime_.waits_ > kGoodSteps;
+      while (has_failed && std::getenv("HANGING_DEVICE") != nullptr) pause();
       runtime_.require_works();
     }
     FailingRuntime& runtime_;  // not owned

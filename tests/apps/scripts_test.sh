@@ -44,7 +44,7 @@ if [[ ! -e /usr/include/cublasLt.h ]]; then
 fi
 touch "$toolkit/include/cublasLt.h" "$toolkit/lib64/libcublasLt.so"
 check "setup --check with a toolkit" 0 "$(setup --check | grep -c cuBLASLt)"
-for script in setup build demo test bundle; do
+for script in setup build demo test bundle exam clients; do
   check "$script's usage" "0 1" "$("$source/script/$script" --help >/dev/null 2>&1; echo $?) $("$source/script/$script" -h 2>&1 | grep -c "^Usage: $script")"
 done
 check "test, unknown option" "2 test: unknown option '--fast', expected --exhaustive" "$(said "$source/script/test" --fast)"

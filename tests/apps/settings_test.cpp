@@ -109,6 +109,7 @@ TEST_F(Settings, RefusesAFileThatMakesNoSense) {
   EXPECT_EQ(refused("config = 'x'"), path_ + ": config belongs on the command line");
   EXPECT_EQ(refused("port = {a = 1}"), path_ + ": port: expected a text, a number, true or false, or a list of these");
   EXPECT_EQ(refused("api-key = ['a']\napi_key = ['b']"), path_ + ": api_key: the option is there twice");
+  EXPECT_EQ(refused("port = 1\n [[["), "--config: " + path_ + ", line 2: [ begins a table, expected KEY = VALUE");
   EXPECT_TRUE(refused("port = \n").starts_with("--config: " + path_ + ", line 1: "));
   EXPECT_EQ(refusal_of([&] {
               program_.with({"serve", "--config", "/no/such/file"});

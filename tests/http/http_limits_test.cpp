@@ -52,8 +52,7 @@ TEST(HttpLimits, RefusesOtherProtocols) {
   expect_refused(server, "GET /\r\n", 400);
   expect_refused(server, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
   expect_refused(server, std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), 400);
-  expect_refused(server, "BREW /pot HTTP/1.1\r\nHost: a\r\n\r\n", 501);
-  expect_refused(server, "BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501);
+  expect_refused(server, "CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", 400);
 }
 
 TEST(HttpLimits, RefusesABodyBeforeItIsRead) {

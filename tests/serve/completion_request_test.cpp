@@ -232,7 +232,7 @@ TEST(CompletionRequest, BoundsItsLists) {
   EXPECT_EQ(std::string_view(error_of(str(R"({"prompt": "a", "stop": [)", stops, "]}"))->what()),
             "stop has more than 16 texts, expected at most so many");
   EXPECT_EQ(std::string_view(error_of(str(R"({"prompt": "a", "logit_bias": {)", biases, "}}"))->what()),
-            "logit_bias has 1025 entries, expected at most 1024");
+            "logit_bias has more than 1024 entries, expected at most so many");
 }
 
 TEST(CompletionRequest, TheDocumentsNameEveryField) {

@@ -149,6 +149,7 @@ TEST(Server, RefusesWhatItCannotRoute) {
   const auto method = serving.get("/v1/completions");
   EXPECT_EQ(method->status(), 405);
   EXPECT_EQ(method->header("allow"), "POST");
+  EXPECT_EQ(serving.start(HttpRequest{.method = "BREW", .path = "/v1/models"})->status(), 405);
   EXPECT_EQ(serving.start(HttpRequest{.method = "HEAD", .path = "/v1/models"})->status(), 200);
   EXPECT_EQ(serving.post("/v1/completions", long_body(), {{"content-type", "text/plain"}})->status(), 415);
   const auto model = serving.post("/v1/completions", long_body(R"(, "model": "gpt")"));
@@ -344,6 +345,10 @@ TEST(Server, TokenizesAndBack) {
   EXPECT_EQ(serving.post("/detokenize", R"({"tokens": [104, 195, 169]})")->body(), R"({"prompt": "hé"})");
   EXPECT_EQ(serving.post("/detokenize", R"({"tokens": [9999]})")->status(), 400);
   EXPECT_EQ(serving.post("/detokenize", "{}")->status(), 400);
+  EXPECT_EQ(
+      serving.get("/tokenizer_info")->body().find(R"({"vocab_size": 256, "max_model_len": 256, "bos_token": null, )"),
+      0u)
+      << serving.get("/tokenizer_info")->body();
 }
 
 TEST(Server, SpeaksOllamasGenerate) {

@@ -1,17 +1,12 @@
 #include "headrace/http/request_target.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 
 #include "headrace/core/printable.h"
 
 namespace headrace {
 namespace {
-
-// Others mean nothing to any resource of ours.
-constexpr std::array<std::string_view, 9> kMethods = {"GET",    "HEAD",    "POST",  "PUT",  "PATCH",
-                                                      "DELETE", "OPTIONS", "TRACE", "QUERY"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -59,9 +54,6 @@ std::optional<HttpRefusal> refusal_of_line(std::string_view line) {
   const std::string_view version = line.substr(last + 1), target = line.substr(first + 1, last - first - 1);
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     return HttpRefusal{505, str("the version is ", version, ", expected HTTP/1.1")};
-  }
-  if (std::ranges::find(kMethods, method) == kMethods.end()) {
-    return HttpRefusal{501, str("the method is '", printable(method), "', expected GET, HEAD, POST or OPTIONS")};
   }
   if (!parse_target(target) || (target == "*" && method != "OPTIONS")) {
     return HttpRefusal{400, str("the request's target is '", printable(target), "', expected a path such as /health")};

@@ -20,6 +20,7 @@ Answer answer_chat(const JsonNode& body, const ServedModel& model, Call& call);
 // vLLM's.
 Answer answer_tokenize(const JsonNode& body, const ServedModel& model, Call& call);
 Answer answer_detokenize(const JsonNode& body, const ServedModel& model, Call& call);
+std::string tokenizer_info_json(const ServedModel& model);
 std::vector<FieldDescription> tokenize_fields();
 std::vector<FieldDescription> detokenize_fields();
 // Ollama's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <optional>
 #include <set>
 
@@ -57,8 +58,10 @@ std::string sentence_of(simdjson::error_code error, std::string_view what) {
 JsonBody::JsonBody(std::string_view text, std::string_view what)
     : what_(what), parser_(std::make_unique<dom::parser>()) {
   const auto parse = [this](std::string_view json) {
-    const simdjson::error_code no_memory = parser_->allocate(json.size() + 1, kMaxDepth);
-    return no_memory != simdjson::SUCCESS ? no_memory : parser_->parse(simdjson::padded_string(json)).get(root_);
+    const simdjson::padded_string padded(json);  // empty if there is no memory for it
+    if (padded.size() != json.size() || parser_->allocate(json.size() + 1, kMaxDepth) == simdjson::MEMALLOC)
+      throw std::bad_alloc();
+    return parser_->parse(padded).get(root_);
   };
   simdjson::error_code error = parse(text);
   std::string repaired;
@@ -145,6 +148,12 @@ std::vector<JsonNode> JsonNode::members(std::string_view prefix) const {
     members.emplace_back(value, str(prefix, name), has_marks_);
   }
   return members;
+}
+
+size_t JsonNode::num_members() const {
+  dom::object object;
+  if (value_.get(object) != simdjson::SUCCESS) refuse("an object");
+  return object.size();
 }
 
 std::vector<int32_t> JsonNode::integers(int32_t least, int32_t most) const {

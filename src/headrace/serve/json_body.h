@@ -37,6 +37,7 @@ class JsonNode {
   std::vector<JsonNode> items(size_t most) const;  // the first ones of an array
   // Of an object, in its order; refuses a name that occurs twice. Each is named `prefix` and its name.
   std::vector<JsonNode> members(std::string_view prefix = "") const;
+  size_t num_members() const;  // of an object, at most 16 million
   // integer() of all items of an array, without a node for each.
   std::vector<int32_t> integers(int32_t least, int32_t most) const;
 

@@ -65,6 +65,9 @@ constexpr std::string_view kSchemas = R"(
   "count": {"type": "integer"}, "max_model_len": {"type": "integer"}, "tokens": {"type": "array",
   "items": {"type": "integer"}}, "token_strs": {"anyOf": [{"type": "null"}, {"type": "array",
   "items": {"type": "string"}}]}}},
+"TokenizerInfo": {"type": "object", "required": ["vocab_size", "bos_token", "eos_token", "chat_template"], "properties": {
+  "vocab_size": {"type": "integer"}, "max_model_len": {"type": "integer"}, "bos_token": {"type": ["string", "null"]},
+  "eos_token": {"type": ["string", "null"]}, "chat_template": {"type": ["string", "null"]}}},
 "Text": {"type": "object", "required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
 "OllamaModels": {"type": "object", "required": ["models"], "properties": {"models": {"type": "array",
   "items": {"type": "object", "required": ["name", "model"], "properties": {"name": {"type": "string"},
@@ -125,6 +128,8 @@ constexpr Operation kOperations[] = {
     {"post", "/v1/chat/completions", "chat", "Answers a conversation", "ChatRequest", "ChatCompletion",
      "text/event-stream"},
     {"post", "/tokenize", "tokenize", "The ids of a text or a conversation", "TokenizeRequest", "Tokens"},
+    {"get", "/tokenizer_info", "tokenizerInfo", "The tokenizer's special tokens, and the chat template", "",
+     "TokenizerInfo"},
     {"post", "/detokenize", "detokenize", "The text of ids", "DetokenizeRequest", "Text"},
     {"get", "/api/version", "ollamaVersion", "Ollama: the version", "", "Version", "", "OllamaError"},
     {"get", "/api/tags", "ollamaTags", "Ollama: the model's names", "", "OllamaModels", "", "OllamaError"},

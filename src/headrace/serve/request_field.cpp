@@ -30,11 +30,9 @@ int32_t id_of(std::string_view key) {
 void read_biases(ApiRequest& r, const JsonNode& biases) {
   constexpr std::string_view kPrefix = "logit_bias.";
   if (!biases.is_object()) biases.refuse(kBiases);
-  const std::vector<JsonNode> entries = biases.members(kPrefix);
-  if (entries.size() > kMostBiases)
-    throw RequestError(400, str("logit_bias has ", entries.size(), " entries, expected at most ", kMostBiases),
-                       "logit_bias");
-  for (const JsonNode& entry : entries) {
+  require_field(biases.num_members() <= kMostBiases, "logit_bias",
+                str("logit_bias has more than ", kMostBiases, " entries, expected at most so many"));
+  for (const JsonNode& entry : biases.members(kPrefix)) {
     const int32_t id = id_of(std::string_view(entry.name()).substr(kPrefix.size()));
     r.params.logit_bias.push_back({id, static_cast<float>(entry.number(-kMostBias, kMostBias))});
   }

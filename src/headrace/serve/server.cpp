@@ -1,10 +1,13 @@
 #include "headrace/serve/server.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "headrace/core/printable.h"
+#include "headrace/core/scope_end.h"
 #include "headrace/serve/api_handlers.h"
 #include "headrace/serve/json_body.h"
 #include "headrace/serve/openapi.h"
@@ -22,6 +25,14 @@ std::string begin_of(const std::string& text, RecordedTexts how) {
   constexpr size_t kBegin = 256;
   if (how == RecordedTexts::kNone) return "";
   return how == RecordedTexts::kAll || text.size() <= kBegin ? text : text.substr(0, kBegin) + "...";
+}
+
+// malloc keeps tens of MB a thread of what a large body took.
+void give_back_after(size_t body_bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;
+#ifdef __GLIBC__
+  if (body_bytes >= kLarge) malloc_trim(0);
+#endif
 }
 
 std::string model_json(const ServedModel& model, const std::string& name) {
@@ -54,6 +65,7 @@ const std::vector<Server::Route>& Server::routes() {
       {.method = "POST", .path = "/v1/completions", .handler = answer_completion},
       {.method = "POST", .path = "/v1/chat/completions", .handler = answer_chat},
       {.method = "POST", .path = "/tokenize", .handler = answer_tokenize},
+      {.method = "GET", .path = "/tokenizer_info", .now = &Server::tokenizer_info},
       {.method = "POST", .path = "/detokenize", .handler = answer_detokenize},
       {.method = "GET", .path = "/api/version", .style = ErrorStyle::kOllama, .now = &Server::version},
       {.method = "GET", .path = "/api/tags", .style = ErrorStyle::kOllama, .now = &Server::tags},
@@ -259,6 +271,7 @@ void Server::model(Call& call) const {
   call.respond_json(model_json(*model, model->name_for(name)));
 }
 
+void Server::tokenizer_info(Call& call) const { call.respond_json(tokenizer_info_json(*served())); }
 void Server::tags(Call& call) const { call.respond_json(ollama_tags_json(*served())); }
 
 void Server::queue(const CallPtr& call, const Route& route) {
@@ -276,6 +289,7 @@ void Server::work(const CallPtr& call, const Route& route, std::unique_ptr<Admis
     call->end(499);
     return;
   }
+  const ScopeEnd trim([size = call->request().body.size()] { give_back_after(size); });
   try {
     const auto model = served();
     call->record.input = begin_of(call->request().body, config_.recorded_texts);

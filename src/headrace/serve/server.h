@@ -91,6 +91,7 @@ class Server {
   void openapi(Call& call) const;
   void models(Call& call) const;
   void model(Call& call) const;
+  void tokenizer_info(Call& call) const;
   void tags(Call& call) const;
 
   void queue(const CallPtr& call, const Route& route);

@@ -2,6 +2,7 @@
 #include <array>
 #include <limits>
 
+#include "headrace/models/model.h"
 #include "headrace/serve/api_handlers.h"
 #include "headrace/serve/chat_request.h"
 #include "headrace/serve/request_field.h"
@@ -113,6 +114,19 @@ Answer answer_detokenize(const JsonNode& body, const ServedModel& model, Call& /
     require_field(id < vocab, "tokens", str("tokens has ", id, ", expected ids below ", vocab));
   }
   return str(R"({"prompt": )", json_string(model.tokenizer().decode(*request.tokens)), '}');
+}
+
+// Evaluation harnesses ask for it before they use /tokenize.
+std::string tokenizer_info_json(const ServedModel& model) {
+  const Tokenizer& tokenizer = model.tokenizer();
+  const auto name_of_first = [&](std::span<const int32_t> ids) {
+    const auto name = ids.empty() ? std::nullopt : tokenizer.id_to_token(ids.front());
+    return name ? json_string(*name) : "null";
+  };
+  return str(R"({"vocab_size": )", tokenizer.vocab_size(), R"(, "max_model_len": )", model.size().context(),
+             R"(, "bos_token": )", name_of_first(tokenizer.prefix_ids()), R"(, "eos_token": )",
+             name_of_first(model.llm().model_info().eos_ids), R"(, "chat_template": )",
+             model.chat() != nullptr ? json_string(model.chat()->source()) : "null", '}');
 }
 
 std::vector<FieldDescription> tokenize_fields() {
