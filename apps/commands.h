@@ -27,7 +27,7 @@ struct ModelFlags {
   int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
   std::optional<int64_t> cache_memory;                 // bytes
   std::optional<int32_t> max_num_batched_tokens;
-  bool deterministic = false, require_graphs = false, no_graphs = false;
+  bool deterministic = false, require_graphs = false, no_graphs = false, offline = false;
   std::string leave_out;  // kernel families that a device's ops do not choose: bench alone has the option
   std::optional<uint64_t> random_weights;
   SigbusGuard* guard = nullptr;  // not owned
@@ -71,6 +71,13 @@ struct GenerateFlags {
 // `demo`: the bundled model that runs if the flags name none.
 int generate(GenerateFlags flags, const std::string& demo = "fairy-hybrid");
 int list_models(Output output);
+struct PullFlags {
+  std::string model, revision, token;
+};
+int pull_command(const PullFlags& flags, Output output);
+enum class Confirm : unsigned char { kAsk, kAssumed };
+int remove_model(const std::string& model, Confirm confirm, Output output);
+int show_model(const std::string& model, Output output);
 int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
 int doctor(Output output);
 int doctor_model(const std::string& model, Output output);

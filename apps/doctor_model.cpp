@@ -48,11 +48,6 @@ Report report_of(const std::filesystem::path& directory) {
   return r;
 }
 
-std::string count_text(int64_t parameters) {
-  const auto p = static_cast<double>(parameters);
-  return p >= 1e9 ? fmt::format("{:.1f} billion", p / 1e9) : fmt::format("{:.1f} million", p / 1e6);
-}
-
 std::string fit_text(const Report& r, const MachineLimits& on) {
   const std::string room = fmt::format("{} free on {}", human_bytes(on.free_bytes), on.device);
   const std::string wanted = fmt::format("{} for a context of {} tokens", human_bytes(r.need.of(r.context)), r.context);
@@ -108,6 +103,11 @@ std::string json_of(const Report& r, std::span<const MachineLimits> machines) {
 }
 
 }  // namespace
+
+std::string count_text(int64_t parameters) {
+  const auto p = static_cast<double>(parameters);
+  return p >= 1e9 ? fmt::format("{:.1f} billion", p / 1e9) : fmt::format("{:.1f} million", p / 1e6);
+}
 
 std::string describe_model(const std::filesystem::path& directory, const Machines& machines, Output output) {
   const Report report = report_of(directory);

@@ -15,16 +15,18 @@ constexpr std::string_view kNoChat = "no chat template is applied yet; write the
 constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
 constexpr std::string_view kNoRun =
     "there is no chat yet; headrace generate MODEL \"TEXT\" completes a text, and headrace list names the models here";
-constexpr std::string_view kNoDownload =
-    "headrace downloads no models yet; hf download NAME (of Hugging Face's tools) stores one, and headrace generate "
-    "NAME finds it";
-constexpr std::string_view kNoRemoval =
-    "headrace only reads Hugging Face's cache; hf cache (of Hugging Face's tools) changes it";
+constexpr std::string_view kPull = "headrace pull NAME downloads a model from Hugging Face's hub";
+constexpr std::string_view kWholeModel =
+    "headrace pull NAME downloads all that a model needs; no files in GGUF are read";
+constexpr std::string_view kOtherHub =
+    "headrace pull NAME downloads from Hugging Face's hub, or from that of HF_ENDPOINT";
+constexpr std::string_view kToken = "HF_TOKEN is the variable with the hub's token; headrace pull has --token, too";
+constexpr std::string_view kCacheFolder = "HF_HUB_CACHE is the variable that names the cache of models";
+constexpr std::string_view kRemoval = "headrace rm NAME removes a model from Hugging Face's cache";
 constexpr std::string_view kNoMaking = "headrace reads models as they are; --adapter merges a LoRA while one is loaded";
 constexpr std::string_view kNoProcesses =
     "nothing runs in the background: a model is there as long as the command that runs it";
-constexpr std::string_view kShowModel =
-    "headrace list shows the models that are here, and headrace doctor MODEL says what one is";
+constexpr std::string_view kShowModel = "headrace show MODEL says what a model is";
 constexpr std::string_view kCacheType = "--kv-cache-dtype is that of keys and of values";
 constexpr std::string_view kAttention = "--attention-backend chooses how attention runs";
 constexpr std::string_view kSteps = "--max-num-batched-tokens is how much of a prompt runs at once";
@@ -59,19 +61,19 @@ const Table& sentences() {
       {"chat", kNoRun},
       {"complete", "headrace generate completes a text"},
       {"completion", "there is no completion for shells yet; headrace help lists the commands"},
-      {"cp", kNoRemoval},
+      {"cache", "headrace list shows Hugging Face's cache, and headrace rm NAME removes a model from it"},
+      {"cp", "a model of Hugging Face's cache has one name"},
       {"create", kNoMaking},
-      {"download", kNoDownload},
+      {"delete", kRemoval},
+      {"download", kPull},
       {"info", kShowModel},
       {"ls", "headrace list shows the models that are here"},
       {"ps", kNoProcesses},
-      {"pull", kNoDownload},
       {"push", "headrace uploads no models"},
       {"quantize", kNoMaking},
-      {"rm", kNoRemoval},
+      {"remove", kRemoval},
       {"run", kNoRun},
       {"server", kServer},
-      {"show", kShowModel},
       {"stop", kNoProcesses},
       // GPUs and memory.
       {"-cmoe", kOnGpu},
@@ -155,13 +157,16 @@ const Table& sentences() {
       {"--keepalive", kNoProcesses},
       {"--keep-alive", kNoProcesses},
       // Models.
-      {"-hff", kNoDownload},
-      {"--hf-file", kNoDownload},
-      {"-hft", kNoDownload},
-      {"--hf-token", kNoDownload},
-      {"-mu", kNoDownload},
-      {"--model-url", kNoDownload},
-      {"--download-dir", "HF_HUB_CACHE is the variable that names the cache of models"},
+      {"-hff", kWholeModel},
+      {"--hf-file", kWholeModel},
+      {"-hft", kToken},
+      {"--hf-token", kToken},
+      {"--token", kToken},
+      {"-mu", kOtherHub},
+      {"--model-url", kOtherHub},
+      {"--cache-dir", kCacheFolder},
+      {"--local-dir", kCacheFolder},
+      {"--download-dir", kCacheFolder},
       {"--tokenizer", "the tokenizer is that of the model's directory"},
       {"--tokenizer-path", "the tokenizer is that of the model's directory"},
       {"--trust-remote-code", "leave it out: no code of a checkpoint is run"},
@@ -257,6 +262,7 @@ const Table& same_options() {
   static const Table kOptions = {
       {"-hf", "--model"},
       {"-hfr", "--model"},
+      {"--local-files-only", "--offline"},
       {"--hf-repo", "--model"},
       {"--model-path", "--model"},
       {"--model-name", "--model"},
@@ -282,6 +288,7 @@ const Table& same_options() {
       {"--random-seed", "--seed"},
       {"-a", "--served-model-name"},
       {"-H", "--host"},
+      {"--disable-radix-cache", "--no-enable-prefix-caching"},
       {"--max-num-queued-reqs", "--max-queued-requests"},
       {"--max-num-queued-tokens", "--max-queued-tokens"},
       {"--timeout", "--request-timeout"},

@@ -11,10 +11,11 @@
 #include "headrace/core/file_exists.h"
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
+#include "headrace/hub/hub_cache.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/json_string.h"
 #include "headrace/weights/checkpoint_files.h"
-#include "hub_cache.h"
+#include "hub_environment.h"
 #include "model_path.h"
 #include "output.h"
 

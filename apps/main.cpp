@@ -30,12 +30,17 @@ struct Commands {
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
   RunBatchFlags batch;
+  PullFlags pull;
   ServeFlags serve;
   Origins origins;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained;
+  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
   BenchLoad load;
+<<<<<<< HEAD
   LoadFlags server_load;
   bool json = false;
+=======
+  bool json = false, yes = false;
+>>>>>>> talk
   int status = 0;
 
   Output output() const { return json ? Output::kJson : Output::kText; }
@@ -198,6 +203,32 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   });
 }
 
+void add_model_commands(CLI::App& app, Commands& c) {
+  CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub into its cache");
+  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
+  pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
+  pull->add_option("--token", c.pull.token,
+                   "token of the hub, for gated and private models (default: HF_TOKEN, or what hf auth login stored)")
+      ->type_name("TOKEN");
+  pull->add_flag("--json", c.json, "one JSON object per line: plan, progress, done");
+  pull->callback([&c] { c.status = pull_command(c.pull, c.output()); });
+
+  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
+      ->callback([&c] { c.status = list_models(c.output()); })
+      ->add_flag("--json", c.json, "one JSON array");
+
+  CLI::App* show = app.add_subcommand("show", "what a model is, how large, and where");
+  show->add_option("model", c.shown, "model directory or name")->type_name(kModel)->required();
+  show->add_flag("--json", c.json, "one JSON object");
+  show->callback([&c] { c.status = show_model(c.shown, c.output()); });
+
+  CLI::App* remove = app.add_subcommand("rm", "remove a model from Hugging Face's cache");
+  remove->add_option("model", c.removed, "its name; with @REVISION that snapshot alone")->type_name(kModel)->required();
+  remove->add_flag("-y,--yes", c.yes, "do not ask");
+  remove->add_flag("--json", c.json, "one JSON object: what was removed, and bytes freed");
+  remove->callback([&c] { c.status = remove_model(c.removed, c.yes ? Confirm::kAssumed : Confirm::kAsk, c.output()); });
+}
+
 int run(int argc, char** argv, SigbusGuard& guard) {
   CLI::App app(
       "headrace runs language models on a CPU or an NVIDIA GPU: causal transformers, hybrids with Gated DeltaNet, and "
@@ -220,9 +251,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_perplexity(*eval, commands);
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
-  app.add_subcommand("list", "models that are here: bundled ones, and those in Hugging Face's cache")
-      ->callback([&commands] { commands.status = list_models(commands.output()); })
-      ->add_flag("--json", commands.json, "one JSON array");
+  add_model_commands(app, commands);
   app.add_subcommand("help", "help for a command: headrace help COMMAND");  // with_help_options reads it
   app.add_subcommand("version", "the version");
   check_values(app);

@@ -4,6 +4,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/hub/hub_name.h"
 #include "headrace/weights/checkpoint_files.h"
 
 namespace headrace::app {
@@ -19,8 +20,10 @@ void require_model_files(const std::filesystem::path& directory) {
     missing += missing.empty() ? "" : " and ";
     missing += "a tokenizer (tokenizer.json, or vocab.json and merges.txt)";
   }
+  const auto repository = hub_repository(directory.parent_path().parent_path().filename().string());  // of a snapshot
   HR_REQUIRE(missing.empty(), ErrorCode::kModelFile, directory.string(), ": lacks ", missing,
-             "; headrace generate --random-weights 1 needs config.json alone");
+             repository ? str("; headrace pull ", *repository, " completes it")
+                        : std::string("; headrace generate --random-weights 1 needs config.json alone"));
 }
 
 }  // namespace headrace::app

@@ -76,11 +76,13 @@ void add_threads_flag(CLI::App& app, ModelFlags& f) {
 void add_model_flags(CLI::App& app, ModelFlags& f, const char* names) {
   app.option_defaults()->group("Model");
   app.add_option(names, f.model,
-                 "a model's directory (Hugging Face format), or its name: of a bundled model or one in Hugging Face's "
-                 "cache (headrace list) (default: a bundled model)")
+                 "a model's directory (Hugging Face format), or its name: of a bundled model, or one on Hugging Face's "
+                 "hub, which is downloaded unless it is here (headrace list) (default: a bundled model)")
       ->type_name(kModel);
-  app.add_option("--revision", f.revision, "branch, tag or commit of a model in the cache; MODEL@REV means the same")
+  app.add_option("--revision", f.revision, "branch, tag or commit of a model on the hub; MODEL@REV means the same")
       ->type_name(kName);
+  app.add_flag("--offline", f.offline,
+               "download nothing: a model that is not here is refused (also: HF_HUB_OFFLINE=1)");
   app.add_option("--dtype", f.dtype, "data type of activations; auto: the model's")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
       ->capture_default_str();

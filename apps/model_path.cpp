@@ -7,7 +7,9 @@
 #include "commands.h"
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
-#include "hub_cache.h"
+#include "headrace/hub/hub_cache.h"
+#include "hub_environment.h"
+#include "pull_model.h"
 #include "suggest.h"
 
 namespace headrace::app {
@@ -39,26 +41,51 @@ std::optional<fs::path> bundled_model(const std::string& name) {
   return found == all.end() ? std::nullopt : std::optional(found->directory);
 }
 
-// "hf download Qwen/Qwen3-0.6B --revision v1" where `given` may be a repository's name; else empty.
-std::string download_of(const std::string& given) {
-  const size_t at = given.find('@');
-  const std::string name = given.substr(0, at), revision = at == given.npos ? "" : given.substr(at + 1);
-  if (!is_hub_repository(name)) return "";
-  return "hf download " + name + (revision.empty() ? "" : " --revision " + revision);
+// The name on a hub that `given` is; none where it rather is a path: one that leads through a folder which is here.
+std::optional<HubName> downloadable(const std::string& given) {
+  auto name = parse_hub_name(given);
+  if (!name || !is_hub_repository(name->repository)) return std::nullopt;
+  const std::string owner = name->repository.substr(0, name->repository.find('/'));
+  return file_exists(owner) ? std::nullopt : name;
+}
+
+// "a/b: no such model directory, nor is it in the cache"
+std::string not_here(const std::string& given) {
+  const fs::path cache = hub_cache();
+  return str(given, ": no such model directory",
+             cache.empty() ? std::string(", and without HOME no cache of models to look in")
+                           : ", nor is it in " + cache.string());
 }
 
 Error no_model(const std::string& given) {
-  const fs::path cache = hub_cache();
   std::vector<std::string> bundled;
   for (const BundledModel& model : bundled_models()) bundled.push_back(model.name);
   const auto guess = nearest(given, bundled);
-  const std::string download = download_of(given);
-  const std::string advice = download.empty() ? "" : ", " + download + " (of Hugging Face's tools) does";
-  const std::string where = cache.empty()
-                                ? std::string(", and without HOME no cache of models to look in")
-                                : str(", nor is it in ", cache.string(), "; headrace downloads no models", advice);
-  return {ErrorCode::kModelFile, str(given, ": no such model directory", where,
-                                     guess ? str("; did you mean '", *guess, "'?") : std::string())};
+  const auto name = parse_hub_name(given);
+  std::string advice;
+  if (guess) advice = str("; did you mean '", *guess, "'?");
+  if (name && is_hub_repository(name->repository) && !hub_cache().empty()) {
+    advice = hub_is_offline() ? "; HF_HUB_OFFLINE is set: nothing is downloaded"
+                              : str("; headrace pull ", given, " downloads it, if the hub has it");
+  }
+  return {ErrorCode::kModelFile, not_here(given) + advice};
+}
+
+// find_model, or the error that refuses what is there.
+std::optional<fs::path> find_or_note(const std::string& given, std::optional<Error>& fault) {
+  try {
+    return find_model(given);
+  } catch (const Error& error) {
+    fault = error;
+    return std::nullopt;
+  }
+}
+
+// --model with --revision behind it.
+std::string given_model(const ModelFlags& flags) {
+  HR_REQUIRE(flags.revision.empty() || !flags.model.empty(), ErrorCode::kInvalidArgument, "--revision: is ",
+             flags.revision, ", expected a model beside it: the name of one on Hugging Face's hub");
+  return flags.revision.empty() ? flags.model : flags.model + "@" + flags.revision;
 }
 
 }  // namespace
@@ -89,18 +116,28 @@ std::optional<fs::path> find_model(const std::string& given) {
   return hub_snapshot(cache, given.substr(0, at), given.substr(at + 1));
 }
 
-fs::path model_directory(const std::string& given, const std::string& demo) {
-  const auto found = given.empty() ? bundled_model(demo) : find_model(given);
+fs::path model_directory(const std::string& given, const std::string& demo, Network network) {
+  std::optional<Error> fault;
+  const auto found = given.empty() ? bundled_model(demo) : find_or_note(given, fault);
   if (found) return *found;
-  if (!given.empty()) throw no_model(given);
-  throw Error(ErrorCode::kModelFile,
-              str("the demo model ", demo, " is neither beside the program nor in the source tree"));
+  HR_REQUIRE(!given.empty(), ErrorCode::kModelFile, "the demo model ", demo,
+             " is neither beside the program nor in the source tree");
+  const auto name = downloadable(given);
+  const bool offline = network == Network::kOffline || hub_is_offline();
+  if (name && !offline)
+    return pull_model({.name = *name, .reason = fault ? std::string(fault->what()) : not_here(given)});
+  throw fault ? *fault : no_model(given);
 }
 
 fs::path model_directory(const ModelFlags& flags, const std::string& demo) {
-  HR_REQUIRE(flags.revision.empty() || !flags.model.empty(), ErrorCode::kInvalidArgument, "--revision: is ",
-             flags.revision, ", expected a model beside it: the name of one in Hugging Face's cache");
-  return model_directory(flags.revision.empty() ? flags.model : flags.model + "@" + flags.revision, demo);
+  return model_directory(given_model(flags), demo, flags.offline ? Network::kOffline : Network::kUsed);
+}
+
+void require_model_name(const ModelFlags& flags) {
+  const std::string given = given_model(flags);
+  std::optional<Error> fault;
+  if (given.empty() || find_or_note(given, fault) || (downloadable(given) && !flags.offline)) return;
+  throw fault ? *fault : no_model(given);
 }
 
 }  // namespace headrace::app

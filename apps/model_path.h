@@ -21,9 +21,19 @@ std::vector<BundledModel> bundled_models();
 // Error kModelFile as hub_snapshot.
 std::optional<std::filesystem::path> find_model(const std::string& given);
 
-// Returns that directory, or the bundled model `demo` if `given` is empty. Throws kModelFile if there is no such model.
-std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid");
-// Resolves --model and --revision.
+// Downloads what is not here, or refuses to.
+enum class Network : unsigned char { kUsed, kOffline };
+
+// Returns that directory, or the bundled model `demo` if `given` is empty. A model that is not here and has a hub's
+// name
+// ("ORG/NAME", "ORG/NAME@REVISION") is downloaded first, which standard error says, unless ORG is a folder here. Throws
+// kModelFile if there is no such model; errors of the download as pull_model.
+std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid",
+                                      Network network = Network::kUsed);
+// Resolves --model, --revision and --offline.
 std::filesystem::path model_directory(const ModelFlags& flags, const std::string& demo = "fairy-hybrid");
+
+// Refuses what model_directory would refuse before it asks a hub.
+void require_model_name(const ModelFlags& flags);
 
 }  // namespace headrace::app

@@ -114,7 +114,7 @@ std::string prompt_of(const GenerateFlags& flags) {
     text = read_text(flags.prompt_file);
   } else {
     if (has_piped_text()) text = read_text("-");
-    if (text.empty()) model_directory(flags.model);  // a name that is none is the fault to speak of
+    if (text.empty()) require_model_name(flags.model);  // a name that is none is the fault to speak of
     HR_REQUIRE(!text.empty(), ErrorCode::kInvalidArgument,
                "generate needs a prompt: headrace generate [MODEL] \"TEXT\", or --file FILE");
     if (text.ends_with('\n')) text.pop_back();

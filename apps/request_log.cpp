@@ -9,7 +9,7 @@
 namespace headrace::app {
 namespace {
 
-std::string text_of(const RequestRecord& r) {
+std::string sentence_of(const RequestRecord& r) {
   std::string out =
       fmt::format("{} {} {} {} in {:.3f} s", r.peer, printable(r.method), printable(r.path), r.status, r.seconds);
   if (r.usage) {
@@ -23,7 +23,7 @@ std::string text_of(const RequestRecord& r) {
   return out + fmt::format(" [{}]", printable(r.id));
 }
 
-std::string json_of(const RequestRecord& r) {
+std::string object_of(const RequestRecord& r) {
   std::string out =
       fmt::format(R"({{"request_id": {}, "peer": {}, "method": {}, "path": {}, "status": {}, "seconds": {:.6f})",
                   json_string(printable(r.id)), json_string(r.peer), json_string(printable(r.method)),
@@ -51,7 +51,7 @@ std::function<void(const RequestRecord&)> request_log(LogCallback log, LogFormat
   return [log = std::move(log), format](const RequestRecord& record) {
     const bool failed = record.status >= 500 && !is_health_check(record);
     const LogLevel level = failed ? LogLevel::kWarning : is_health_check(record) ? LogLevel::kDebug : LogLevel::kInfo;
-    log(level, format == LogFormat::kJson ? json_of(record) : text_of(record));
+    log(level, format == LogFormat::kJson ? object_of(record) : sentence_of(record));
   };
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "exit_status.h"
@@ -123,8 +124,22 @@ std::map<std::string, std::string> model_settings(const SamplingParams& of_model
   return values;
 }
 
-std::optional<ChatTemplate> template_of(const ServeFlags& flags, const fs::path& directory) {
-  return ChatTemplate::of_model(directory);
+// The text of --chat-template; empty without it.
+std::string template_text(const std::string& given) {
+  if (given.empty() || given.find('{') != std::string::npos) return given;
+  std::ifstream file(given, std::ios::binary);
+  HR_REQUIRE(file.is_open(), ErrorCode::kInvalidArgument, "--chat-template: ", given,
+             " is no file that can be read, nor a template, which has {{ or {%");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// A template of the command line reads the same tokens as the model's own.
+ChatTemplate template_of(const std::string& text, const AsyncLLM& llm) {
+  const Tokenizer& tokenizer = llm.tokenizer();
+  const auto name_of_first = [&tokenizer](std::span<const int32_t> ids) {
+    return ids.empty() ? std::string() : tokenizer.id_to_token(ids.front()).value_or("");
+  };
+  return ChatTemplate::from_text(text, name_of_first(tokenizer.prefix_ids()), name_of_first(llm.model_info().eos_ids));
 }
 
 // The loop of the program's own thread. Returns its status.
@@ -233,6 +248,7 @@ void add_api_flags(CLI::App& command, ServeFlags& f) {
       ->type_name("TEMPLATE");
   command.add_flag("--strict-api", f.strict_api, "refuse unknown fields of requests, which are ignored without it");
   add_many_requests_flags(command, f.many);
+  command.add_flag("--no-enable-prefix-caching", f.no_prefix_caching, "compute every prompt as a whole");
   command.add_option("--config", f.config, "a file of options, in TOML: port = 8080")->type_name(kFile);
   command.add_flag("--print-config", f.print_config, "print each option's value and where it comes from, and end");
 }
@@ -255,7 +271,9 @@ ModelServer::ModelServer(const ServeFlags& flags, const ModelDescription& descri
       description_(description),
       options_(options),
       names_(model_names(flags.many, flags.model, description.directory)),
-      chat_(template_of(flags, description.directory)),
+      template_text_(template_text(flags.chat_template)),
+      chat_(template_text_.empty() ? ChatTemplate::of_model(description.directory)
+                                   : ChatTemplate::from_text(template_text_, "", "")),
       server_(config_of(flags, options.max_num_seqs, options.log)),
       http_(std::make_unique<HttpServer>(
           flags.http, [this](std::shared_ptr<HttpExchange> exchange) { server_.handle(std::move(exchange)); },
@@ -268,7 +286,10 @@ ModelServer::~ModelServer() {
   server_.close();
 }
 
-void ModelServer::load() { llm_ = load_with_progress<AsyncLLM>(description_, options_); }
+void ModelServer::load() {
+  llm_ = load_with_progress<AsyncLLM>(description_, options_);
+  if (!template_text_.empty()) chat_ = template_of(template_text_, *llm_);
+}
 
 void ModelServer::open() {
   server_.open(
@@ -289,6 +310,7 @@ int serve(const ServeFlags& flags, const CLI::App& command, const Origins& origi
   validate(params_of(flags.sampling, {}));
   all_keys(flags);
   LLMOptions options = options_of(flags.model);
+  if (flags.no_prefix_caching) options.keep_text = SchedulerConfig::KeepText::kNo;
   options.log = timed_log(flags.model.log_level, format_of(flags));
   const fs::path directory = model_directory(flags.model);
   const ModelDescription description = read_description(directory, options.random_weights);

@@ -32,7 +32,7 @@ struct ServeFlags {
   // Milliseconds; 0: never.
   int64_t queue_timeout = 60'000, request_timeout = 0, shutdown_timeout = 30'000, watchdog_timeout = 120'000,
           sse_ping_interval = 30'000;
-  bool strict_api = false, print_config = false;
+  bool strict_api = false, print_config = false, no_prefix_caching = false;
 };
 
 // A model behind HTTP, from its files to its end: first it listens, then it is loaded, then it answers.
@@ -57,6 +57,7 @@ class ModelServer {
   const ModelDescription description_;
   const LLMOptions options_;
   const std::vector<std::string> names_;
+  const std::string template_text_;  // of the command line; empty: the model's own
   std::optional<ChatTemplate> chat_;
   std::unique_ptr<AsyncLLM> llm_;  // null until it is loaded; outlives what uses it
   Server server_;

@@ -29,7 +29,7 @@ bool is_setting(const CLI::Option& option) {
   return !option.get_lnames().empty() && !kOthers.contains(option.get_lnames().front());
 }
 
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+bool has_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
 
 std::string variable_of(std::string name) {
   std::ranges::transform(name, name.begin(),
@@ -62,7 +62,7 @@ Line read_line(const CLI::App& app, const std::vector<std::string>& words) {
   return line;
 }
 
-bool flag_of(const std::string& text, std::string_view where) {
+bool truth_of(const std::string& text, std::string_view where) {
   for (const std::string_view yes : {"1", "true", "yes", "on"}) {
     if (text == yes) return true;
   }
@@ -81,14 +81,13 @@ std::string text_of(const toml::node& value, std::string_view where) {
               str(where, ": expected a text, a number, true or false, or a list of these"));
 }
 
-toml::table parsed(const std::string& path) {
+toml::table parsed_file(const std::string& path) {
   constexpr size_t kMostBytes = size_t{1} << 20;
   std::ifstream file(path, std::ios::binary);
   std::string text(kMostBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(std::max<std::streamsize>(0, file.gcount())));
-  HR_REQUIRE(!file.bad() && (file.eof() || !file.fail()) && file.gcount() >= 0 && (file.eof() || !text.empty()),
-             ErrorCode::kInvalidArgument, "--config: ", path, " cannot be read");
+  HR_REQUIRE(file.eof() || file.good(), ErrorCode::kInvalidArgument, "--config: ", path, " cannot be read");
+  text.resize(static_cast<size_t>(file.gcount()));
   HR_REQUIRE(text.size() <= kMostBytes, ErrorCode::kInvalidArgument, "--config: ", path, " has more than 1 MiB");
   try {
     return toml::parse(text);
@@ -101,16 +100,17 @@ toml::table parsed(const std::string& path) {
 // The file's values, by option.
 std::map<const CLI::Option*, Values> read_file(const CLI::App& command, const std::string& path) {
   std::map<const CLI::Option*, Values> values;
-  for (const auto& [key, value] : parsed(path)) {
+  for (const auto& [key, value] : parsed_file(path)) {
     std::string name(key.str());
     std::ranges::replace(name, '_', '-');
     const std::string where = str(path, ": ", printable(key.str()));
     const CLI::Option* const option = command.get_option_no_throw("--" + name);
-    if (option == nullptr || !is_setting(*option)) {
+    if (option == nullptr) {
       const auto guess = nearest("--" + name, option_names(command));
       throw Error(ErrorCode::kInvalidArgument, str(where, " is no option of ", path_of(command),
                                                    guess ? "; did you mean " + guess->substr(2) + "?" : ""));
     }
+    HR_REQUIRE(is_setting(*option), ErrorCode::kInvalidArgument, where, " belongs on the command line");
     Values& all = values[option];
     HR_REQUIRE(all.empty(), ErrorCode::kInvalidArgument, where, ": the option is there twice");
     if (const auto* list = value.as_array()) {
@@ -138,16 +138,16 @@ std::optional<Setting> of_environment(const CLI::Option& option) {
 void append(const CLI::Option& option, const Setting& setting, std::vector<std::string>& words) {
   const std::string name = "--" + option.get_lnames().front();
   for (const std::string& value : setting.values) {
-    if (takes_value(option)) {
+    if (has_value(option)) {
       words.push_back(name + "=" + value);
-    } else if (flag_of(value, setting.origin + ": " + name)) {
+    } else if (truth_of(value, setting.origin + ": " + name)) {
       words.push_back(name);
     }
   }
 }
 
 std::string toml_value(const CLI::Option& option, const std::string& text) {
-  if (!takes_value(option)) return "true";
+  if (!has_value(option)) return "true";
   const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos &&
                          (text.size() == 1 || text.front() != '0') && text.size() < 19;
   return is_number ? text : json_string(text);
@@ -208,7 +208,7 @@ std::string settings_text(const CLI::App& command, const Origins& origins,
     } else if (!option->get_default_str().empty()) {
       out += str(name, " = ", toml_value(*option, option->get_default_str()), "  # default\n");
     } else {
-      out += str("# ", name, takes_value(*option) ? " is not set" : " = false", '\n');
+      out += str("# ", name, has_value(*option) ? " is not set" : " = false", '\n');
     }
   }
   return out;

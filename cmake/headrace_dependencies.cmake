@@ -11,6 +11,7 @@ if(HEADRACE_ENGINE)
   find_package(spdlog REQUIRED)
   find_package(Boost 1.81 REQUIRED)  # Asio and Beast, headers alone
   find_package(CURL REQUIRED)
+  find_package(OpenSSL REQUIRED)  # libcrypto's hashes; libcurl links it already
   find_package(tomlplusplus REQUIRED)
   pkg_check_modules(EDIT REQUIRED IMPORTED_TARGET libedit)
   if(HEADRACE_ONEDNN)

@@ -404,7 +404,7 @@ TEST(OtherProgramsWords, ShortNamesOfLlamaCppAreAnswered) {
 }
 
 TEST(OtherProgramsWords, CommandsSayWhatToTypeToday) {
-  for (const char* word : {"run", "pull", "ps", "show", "serve", "chat", "rm", "create"}) {
+  for (const char* word : {"run", "ps", "serve", "chat", "create", "download", "delete", "cache"}) {
     EXPECT_TRUE(known_elsewhere(word)) << word;
   }
   EXPECT_EQ(known_elsewhere("--tensor_parallel_size"), known_elsewhere("-tp"));

@@ -2,6 +2,7 @@
 # The program from outside: exit statuses, the same text again, JSON, closed pipes.
 set -u
 headrace="$1"
+export HF_HUB_OFFLINE=1  # no test asks a hub
 sanitize="${2:-}"  # of the build: sanitizers need more address space than a test may take away
 failures=0
 check() {  # check NAME EXPECTED FOUND
@@ -405,15 +406,19 @@ check "as llama.cpp names it, with its revision, and by its folder" "$one|$one|$
   "$(by_name -hf org/tale)|$(by_name org/tale@0123)|$(by_name org/tale --revision main)|$(by_name "$hub/")"
 check "a revision that is not there" "3 1" \
   "$(HF_HOME="$work" status "$headrace" generate org/tale@v9 -p x) $(HF_HOME="$work" message "$headrace" generate org/tale@v9 -p x | grep -c "^headrace: org/tale: the cache holds no revision 'v9'; ")"
-check "a revision of nothing" "headrace: --revision: is main, expected a model beside it: the name of one in Hugging Face's cache" \
+check "a revision of nothing" "headrace: --revision: is main, expected a model beside it: the name of one on Hugging Face's hub" \
   "$(message "$headrace" generate --revision main -p x)"
 check "the list of the cache" "org/tale Qwen3_5 cache" \
   "$(HF_HUB_CACHE="$work/hub" "$headrace" list | grep '^org/tale' | awk '{print $1, $2, $NF}')"
 check "and as JSON" 1 "$(HF_HUB_CACHE="$work/hub" "$headrace" list --json | grep -c '"name": "org/tale", "architecture": "Qwen3_5ForCausalLM", "runs": true, "bytes": [0-9]*, "place": "cache"')"
-check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; headrace downloads no models, hf download org/other (of Hugging Face's tools) does" \
+check "a name that is not there" "headrace: org/other: no such model directory, nor is it in $work/hub; HF_HUB_OFFLINE is set: nothing is downloaded" \
   "$(HF_HOME="$work" message "$headrace" generate org/other -p x)"
-check "nor is a revision, and no path is downloaded" "1 0" \
-  "$(HF_HOME="$work" message "$headrace" generate org/other@v2 -p x | grep -c ', hf download org/other --revision v2 ') $(message "$headrace" generate ./org/other -p x | grep -c 'hf download')"
+check "one that is not to be downloaded" "headrace: org/other@v2: no such model directory, nor is it in $work/hub; headrace pull org/other@v2 downloads it, if the hub has it" \
+  "$(HF_HUB_OFFLINE=0 HF_HOME="$work" message "$headrace" generate org/other --revision v2 -p x --offline)"
+check "no path is downloaded" "headrace: ./org/other: no such model directory, nor is it in $work/hub" \
+  "$(HF_HUB_OFFLINE=0 HF_HOME="$work" message "$headrace" generate ./org/other -p x)"
+check "nor one through a folder that is here" 1 \
+  "$(cd "$work" && HF_HUB_OFFLINE=0 HF_HOME="$work" message "$headrace" generate hub/other -p x | grep -c '^headrace: hub/other: no such model directory')"
 mkdir -p "$work/hub/models--org--pinned/snapshots/4567"
 check "one whose main revision nobody names" "3 1" \
   "$(HF_HOME="$work" status "$headrace" generate org/pinned -p x) $(HF_HOME="$work" message "$headrace" generate org/pinned -p x | grep -c '/models--org--pinned/refs/main: is missing, ')"

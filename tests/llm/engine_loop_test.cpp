@@ -86,6 +86,44 @@ Ids alone(const Ids& prompt, const SamplingParams& params) {
   return ids;
 }
 
+TEST(EngineLoop, AbortsThoseThatHaveNeverRun) {
+  Fixture f;
+  const int64_t running = f.submit(20, 7, 5, 3), waiting = f.submit(20, 7, 6, 3);  // the engine runs four
+  f.loop.run_once();
+  f.loop.abort_waiting(running);
+  f.loop.abort_waiting(waiting);
+  f.run();
+  std::map<int64_t, int> aborted, ended;
+  for (const GenerationEvent& event : f.take_all()) {
+    if (!event.is_last()) continue;
+    ++ended[event.request_id];
+    if (event.outputs.back().finish_reason == FinishReason::kAborted) ++aborted[event.request_id];
+  }
+  EXPECT_EQ(ended, (std::map<int64_t, int>{{running, 3}, {waiting, 3}}));
+  EXPECT_EQ(aborted, (std::map<int64_t, int>{{waiting, 2}}));
+  f.expect_nothing_left();
+}
+
+TEST(EngineLoop, TellsOnceWhyAPromptLeftTheCacheIfItIsAsked) {
+  Fixture f;
+  f.submit(40, 2);
+  f.run();
+  f.take_all();
+  f.loop.submit({.prompt_ids = prompt_of(41), .params = drawn(3, 1), .explains_cache = true}, f.events);
+  f.submit(42, 3);
+  std::map<size_t, int> misses;  // by what the prompt had
+  while (f.loop.run_once()) {
+    for (const GenerationEvent& event : f.take_all()) {
+      if (!event.miss) continue;
+      ++misses[static_cast<size_t>(event.miss->position + event.miss->num_computed)];
+      EXPECT_EQ(event.miss->position, 32);
+      EXPECT_EQ(event.outputs.size(), 1u);
+    }
+  }
+  EXPECT_EQ(misses, (std::map<size_t, int>{{41, 1}}));
+  f.expect_nothing_left();
+}
+
 TEST(EngineLoop, EventsHaveTheTokensInOrderAndNoneComesAfterTheLast) {
   Fixture f;
   const int64_t first = f.submit(20, 7, 5), second = f.submit(90, 9, 6);

@@ -26,20 +26,18 @@ struct ChatInput {
 
 // A rendered conversation. What the messages, tools and kwargs brought is literal: it never becomes a special token.
 struct ChatPrompt {
-  struct Span {
-    size_t begin, end;  // bytes of `text`
-  };
+  using Span = TextSpan;  // bytes of `text`
   std::string text;
   std::vector<Span> literal;  // ascending, not empty, apart
 };
 
-// What rendering may take at most.
+// What rendering may take at most. Each byte of the input allows 16 more of output and of memory.
 struct TemplateBudget {
   int64_t steps = 2'000'000;
-  int64_t output_bytes = int64_t{64} << 20;
-  int64_t memory_bytes = int64_t{256} << 20;
-  int32_t depth = 100;
-  std::chrono::milliseconds time{250};
+  int64_t output_bytes = int64_t{8} << 20;
+  int64_t memory_bytes = int64_t{12} << 20;  // at one time
+  int32_t depth = 100;                       // of values within values, and of macros that call one another
+  std::chrono::milliseconds time{200};       // of the thread's CPU
 };
 
 // Const methods are thread-safe.

@@ -15,7 +15,8 @@ using IoError = boost::system::error_code;
 using std::chrono::seconds;
 
 constexpr auto kNever = Connection::Clock::time_point::max();
-constexpr seconds kLingerTime{2};         // for the client to read an answer before the socket closes
+constexpr seconds kLingerTime{2};  // for the client to read an answer before the socket closes
+constexpr seconds kProbeTime{1};
 constexpr size_t kMaxProbes = 8;          // of one chunk: clients take 16 digits
 constexpr size_t kBytesPerSecond = 1024;  // that a client reads and writes at least
 
@@ -258,7 +259,7 @@ void Connection::on_written() {
   if (phase_ == Phase::kRefusing) return linger();
   if (phase_ != Phase::kServing) return;
   if (response_.has_ended) return finish_response();
-  if (input_ended_) probe();
+  if (input_ended_) phase_deadline_ = Clock::now() + kProbeTime;
 }
 
 // Sends a byte of the response to a client that has ended its side.
@@ -275,7 +276,7 @@ void Connection::probe() {
   IoError error;
   response_.num_probes += socket_.send(asio::buffer(byte), 0, error);
   if (error && error != asio::error::would_block) return close();
-  phase_deadline_ = Clock::now() + seconds(1 << response_.num_probes);  // a client may read this one and close then
+  phase_deadline_ = Clock::now() + kProbeTime * (1 << response_.num_probes);  // it may read this one and then close
 }
 
 void Connection::check_deadlines(Clock::time_point now) {

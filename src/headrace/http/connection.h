@@ -1,6 +1,8 @@
 // One client's connection, on the event loop.
 #pragma once
+#include <boost/asio/basic_stream_socket.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -21,7 +23,8 @@ class ConnectionSet;
 // the next one of "HTTP/1.1 ", or within a stream a leading zero of the next chunk's size.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  using Socket = boost::asio::generic::stream_protocol::socket;
+  using Executor = boost::asio::io_context::executor_type;
+  using Socket = boost::asio::basic_stream_socket<boost::asio::generic::stream_protocol, Executor>;
   using Clock = std::chrono::steady_clock;
 
   Connection(ConnectionSet& set, Socket socket, std::string peer);
@@ -33,7 +36,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end_if_idle();
   void close();
 
-  size_t index = 0;  // in the set
+  size_t index = 0;         // in the set
+  bool is_admitted = true;  // it counts: not beyond the limit
 
  private:
   enum class Phase { kIdle, kReading, kServing, kRefusing, kLingering, kClosed };

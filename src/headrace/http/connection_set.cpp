@@ -36,15 +36,18 @@ ConnectionSet::ConnectionSet(const HttpServerConfig& config, HttpHandler handler
 }
 
 void ConnectionSet::add(Connection::Socket socket, std::string peer) {
-  const size_t most = static_cast<size_t>(config_.max_connections);
-  if (connections_.size() >= most + kMaxRefusedConnections) return;  // closes it
-  const bool is_full = connections_.size() >= most;
+  if (connections_.size() >= static_cast<size_t>(config_.max_connections) + kMaxRefusedConnections)
+    return;  // closes it
   const auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
   connection->index = connections_.size();
+  connection->is_admitted = num_connections_ < config_.max_connections;
   connections_.push_back(connection);
-  ++num_connections_;
+  if (connection->is_admitted) ++num_connections_;
   try {
-    if (is_full) connection->refuse({503, str("the server has ", most, " connections, the most that it takes")});
+    if (!connection->is_admitted) {
+      connection->refuse(
+          {503, str("the server has ", config_.max_connections, " connections, the most that it takes")});
+    }
     connection->start();
   } catch (...) {
     connection->close();
@@ -53,17 +56,17 @@ void ConnectionSet::add(Connection::Socket socket, std::string peer) {
 
 void ConnectionSet::remove(const Connection& connection) {
   const size_t index = connection.index;
+  if (connection.is_admitted) --num_connections_;
   std::swap(connections_[index], connections_.back());
   connections_[index]->index = index;
   connections_.pop_back();
-  --num_connections_;
 }
 
 void ConnectionSet::deliver_all() {
-  for (const std::shared_ptr<ResponseChannel>& channel : wakes_->take()) {
-    Connection* const connection = channel->connection();
-    if (connection == nullptr) continue;
-    const auto kept = connection->shared_from_this();
+  for (std::shared_ptr<ResponseChannel> channel = wakes_->take(), next; channel; channel = std::move(next)) {
+    next = channel->take_next();  // before it can be added again
+    if (channel->connection() == nullptr) continue;
+    const auto connection = channel->connection()->shared_from_this();
     try {
       connection->deliver();
     } catch (...) {

@@ -53,7 +53,7 @@ class ConnectionSet {
   std::time_t date_time_ = 0;
   std::string id_prefix_;
   uint64_t num_ids_ = 0;
-  std::atomic<int32_t> num_connections_{0};
+  std::atomic<int32_t> num_connections_{0};  // admitted ones
   std::atomic<int64_t> num_requests_{0}, num_refused_{0};
   std::mutex mutex_;
   std::condition_variable idle_;

@@ -6,27 +6,34 @@
 
 namespace headrace {
 
-void WakeList::add(std::shared_ptr<ResponseChannel> channel) {
+void WakeList::add(std::shared_ptr<ResponseChannel> channel) noexcept {
   const std::lock_guard lock(mutex_);
   if (!wake_) return;
-  waiting_.push_back(std::move(channel));
+  ResponseChannel* const added = channel.get();
+  (first_ ? last_->next_ : first_) = std::move(channel);
+  last_ = added;
+  if (is_awake_) return;
   try {
-    if (waiting_.size() == 1) wake_();
-  } catch (...) {  // without memory to wake it: a later response shall try again
-    waiting_.pop_back();
-    throw;
+    wake_();
+    is_awake_ = true;
+  } catch (...) {
   }
 }
 
-std::vector<std::shared_ptr<ResponseChannel>> WakeList::take() {
+std::shared_ptr<ResponseChannel> WakeList::take() {
   const std::lock_guard lock(mutex_);
-  return std::exchange(waiting_, {});
+  is_awake_ = false;
+  return std::exchange(first_, nullptr);
 }
 
 void WakeList::close() {
-  const std::lock_guard lock(mutex_);
-  wake_ = nullptr;
-  waiting_.clear();
+  std::shared_ptr<ResponseChannel> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    wake_ = nullptr;
+    dropped = std::exchange(first_, nullptr);
+  }
+  while (dropped) dropped = dropped->take_next();
 }
 
 // Runs `change`, which returns whether it made output, and tells the event loop.
@@ -37,13 +44,7 @@ void ResponseChannel::change(Change change) {
     if (is_closed() || output_.has_failed || !change() || is_queued_) return;
     is_queued_ = true;
   }
-  try {
-    wakes_->add(shared_from_this());
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    is_queued_ = false;
-    throw;
-  }
+  wakes_->add(shared_from_this());
 }
 
 void ResponseChannel::respond(ResponseHead head, std::string body) {
@@ -84,7 +85,7 @@ void ResponseChannel::end_stream() {
   });
 }
 
-void ResponseChannel::fail() {
+void ResponseChannel::fail() noexcept {
   change([&] {
     if (stage_ == Stage::kEnded) return false;
     stage_ = Stage::kEnded;

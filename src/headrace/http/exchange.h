@@ -21,13 +21,20 @@ class ResponseChannel;
 class WakeList {
  public:
   explicit WakeList(std::function<void()> wake) : wake_(std::move(wake)) {}
-  void add(std::shared_ptr<ResponseChannel> channel);    // any thread
-  std::vector<std::shared_ptr<ResponseChannel>> take();  // the event loop
-  void close();                                          // nothing is woken from here on: the event loop ends
+  ~WakeList() { close(); }
+  WakeList(const WakeList&) = delete;
+  WakeList& operator=(const WakeList&) = delete;
+
+  // Any thread. Without memory for the wake-up it comes with the next one, or with the loop's own checks.
+  void add(std::shared_ptr<ResponseChannel> channel) noexcept;
+  std::shared_ptr<ResponseChannel> take();  // the event loop: the first of a list; see ResponseChannel::take_next
+  void close();                             // nothing is woken from here on: the event loop ends
 
  private:
   std::mutex mutex_;
-  std::vector<std::shared_ptr<ResponseChannel>> waiting_;
+  std::shared_ptr<ResponseChannel> first_;
+  ResponseChannel* last_ = nullptr;
+  bool is_awake_ = false;
   std::function<void()> wake_;
 };
 
@@ -56,7 +63,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   void begin_stream(ResponseHead head);
   void send(std::string_view piece);
   void end_stream();
-  void fail();  // unless the response has ended
+  void fail() noexcept;  // unless the response has ended
   size_t unsent_bytes() const;
   bool is_closed() const { return is_closed_.load(std::memory_order_relaxed); }
   void on_gone(std::function<void()> gone);
@@ -64,6 +71,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // The event loop.
   Connection* connection() const { return connection_; }  // null: it is closed
   Output take();
+  std::shared_ptr<ResponseChannel> take_next() { return std::move(next_); }  // of the list that WakeList::take returned
   void set_backlog(size_t bytes) { backlog_.store(bytes, std::memory_order_relaxed); }  // taken and not written
   void finish();                                                                        // the response was sent
   void close();  // the client is gone, or was cut off
@@ -74,7 +82,9 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   template <class Change>
   void change(Change change);
 
+  friend class WakeList;
   const std::shared_ptr<WakeList> wakes_;
+  std::shared_ptr<ResponseChannel> next_;  // in `wakes_`, and its
   const BodyFraming framing_;
   Connection* connection_;
   std::atomic<bool> is_closed_{false};

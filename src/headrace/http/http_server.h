@@ -91,7 +91,7 @@ class HttpServer {
   bool wait_until_idle(std::chrono::milliseconds time);
 
   struct Stats {
-    int32_t connections = 0;       // open ones
+    int32_t connections = 0;       // open ones, without those beyond the limit
     int64_t requests = 0;          // complete ones so far
     int64_t refused_requests = 0;  // answered by the server itself
   };

@@ -1,7 +1,7 @@
 // A socket that connections come to.
 #pragma once
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/posix/basic_stream_descriptor.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ class Listener {
  private:
   void accept_all();
 
-  boost::asio::posix::stream_descriptor descriptor_;
+  boost::asio::posix::basic_stream_descriptor<Connection::Executor> descriptor_;
   const std::string path_;
   ConnectionSet& set_;
   bool is_paused_ = true;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <boost/beast/http/basic_parser.hpp>
+#include <limits>
 #include <optional>
 #include <string_view>
 
 #include "headrace/core/printable.h"
+#include "headrace/http/body_reader.h"
 #include "headrace/http/request_target.h"
 
 namespace headrace {
@@ -13,9 +15,6 @@ namespace {
 
 namespace beast = boost::beast;
 using BeastError = boost::system::error_code;
-
-constexpr size_t kMaxChunkHead = 8 << 10;  // of a chunk's size and extensions, and of all trailers
-constexpr size_t kMinChunkBytes = 5;       // of a last chunk; Beast's parser asserts that it sees as many
 
 std::string lower_case(std::string_view text) {
   std::string out(text);
@@ -33,45 +32,6 @@ bool equals(const HttpRequest& request, std::string_view name, std::string_view 
   const std::string* const found = request.header(name);
   return found != nullptr && lower_case(*found) == value;
 }
-
-// Beast's grammar of heads, headers and chunks; it fills a request.
-class MessageParser final : public beast::http::basic_parser<true> {
- public:
-  HttpRequest request;
-  bool is_http11 = false;
-
- private:
-  void on_request_impl(beast::http::verb, beast::string_view method, beast::string_view target, int version,
-                       BeastError& error) override {
-    request.method = std::string(method);
-    is_http11 = version == 11;
-    std::optional<RequestTarget> parts = headrace::parse_target({target.data(), target.size()});
-    if (!parts) {
-      error = beast::http::error::bad_target;
-      return;
-    }
-    request.path = std::move(parts->path);
-    request.query = std::move(parts->query);
-  }
-  void on_response_impl(int, beast::string_view, int, BeastError&) override {}
-  void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value, BeastError&) override {
-    if (in_body_) return;  // a trailer
-    request.headers.emplace_back(lower_case({name.data(), name.size()}), std::string(value));
-  }
-  void on_header_impl(BeastError&) override { in_body_ = true; }
-  void on_body_init_impl(const boost::optional<std::uint64_t>&, BeastError&) override {}
-  std::size_t on_body_impl(beast::string_view body, BeastError&) override { return add(body); }
-  void on_chunk_header_impl(std::uint64_t, beast::string_view, BeastError&) override {}
-  std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view body, BeastError&) override { return add(body); }
-  void on_finish_impl(BeastError&) override {}
-
-  size_t add(beast::string_view body) {
-    request.body.append(body.data(), body.size());
-    return body.size();
-  }
-
-  bool in_body_ = false;
-};
 
 // Of a head that Beast accepts.
 std::optional<HttpRefusal> refusal_of_head(const HttpRequest& request, bool is_http11, int32_t max_headers) {
@@ -106,18 +66,50 @@ bool has_strict_lines(std::string_view head) {
   return true;
 }
 
-HttpRefusal refusal_of_error(const BeastError& error, const HttpLimits& limits) {
-  if (error == beast::http::error::body_limit) {
-    return {413, str("the request's body is longer than ", limits.max_body_bytes, " bytes")};
-  }
-  return {400, str("the request is malformed: ", error.message())};
-}
-
 }  // namespace
+
+// Beast's grammar of heads; it fills a request.
+class RequestHead final : public beast::http::basic_parser<true> {
+ public:
+  explicit RequestHead(HttpRequest& request) : request_(request) {
+    body_limit(boost::none);
+    header_limit(std::numeric_limits<uint32_t>::max());  // it counts a head that comes in pieces anew with each piece
+  }
+  bool is_http11 = false;
+
+ private:
+  void on_request_impl(beast::http::verb, beast::string_view method, beast::string_view target, int version,
+                       BeastError& error) override {
+    is_http11 = version == 11;
+    std::optional<RequestTarget> parts = headrace::parse_target({target.data(), target.size()});
+    if (!parts) {
+      error = beast::http::error::bad_target;
+      return;
+    }
+    request_.method = std::string(method);
+    request_.path = std::move(parts->path);
+    request_.query = std::move(parts->query);
+  }
+  void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value, BeastError&) override {
+    request_.headers.emplace_back(lower_case({name.data(), name.size()}), std::string(value));
+  }
+  void on_header_impl(BeastError&) override {}
+  void on_finish_impl(BeastError&) override {}
+  // A head alone has none of these.
+  void on_response_impl(int, beast::string_view, int, BeastError&) override {}
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, BeastError&) override {}
+  std::size_t on_body_impl(beast::string_view, BeastError&) override { return 0; }
+  void on_chunk_header_impl(std::uint64_t, beast::string_view, BeastError&) override {}
+  std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view, BeastError&) override { return 0; }
+
+  HttpRequest& request_;
+};
 
 struct RequestParser::Parts {
   HttpLimits limits;
-  MessageParser message = {};
+  HttpRequest request = {};
+  bool is_http11 = false, keeps_alive = false;
+  std::optional<BodyReader> body = {};
   State state = State::kHead;
   HttpRefusal refusal = {};
   size_t scanned = 0;  // bytes of a head in which its end is not
@@ -133,6 +125,9 @@ struct RequestParser::Parts {
     }
     return refuse({414, str("the request's target is longer than ", limits.max_header_bytes, " bytes")});
   }
+  State refuse_long_body() {
+    return refuse({413, str("the request's body is longer than ", limits.max_body_bytes, " bytes")});
+  }
   State parse_head(std::string& input);
   State check_line(std::string_view input);
   State take_head(std::string& input, size_t size);
@@ -147,7 +142,7 @@ RequestParser::State RequestParser::Parts::check_line(std::string_view input) {
     if (!is_text) return refuse({400, "the request does not begin with a line of text, expected HTTP/1.1"});
     return input.size() > limits.max_header_bytes ? refuse_long_head() : State::kHead;
   }
-  if (end > limits.max_header_bytes) return refuse_long_head();
+  if (end >= limits.max_header_bytes) return refuse_long_head();
   if (end == 0 || input[end - 1] != '\r') return refuse({400, "the request line does not end in CRLF"});
   if (auto why = refusal_of_line(input.substr(0, end - 1))) return refuse(std::move(*why));
   line_is_checked = true;
@@ -161,37 +156,38 @@ RequestParser::State RequestParser::Parts::parse_head(std::string& input) {
     if (check_line(input) == State::kRefused || !line_is_checked) return state;
   }
   const size_t end = input.find("\r\n\r\n", scanned);
-  if (std::min(end, input.size()) > limits.max_header_bytes) return refuse_long_head();
-  if (end != input.npos) return take_head(input, end + 4);
+  const size_t size = end == input.npos ? input.size() : end + 4;
+  if (size > limits.max_header_bytes) return refuse_long_head();
+  if (end != input.npos) return take_head(input, size);
   scanned = input.size() - std::min<size_t>(input.size(), 3);
   return State::kHead;
 }
 
 RequestParser::State RequestParser::Parts::take_head(std::string& input, size_t size) {
   if (!has_strict_lines({input.data(), size})) return refuse({400, "a header is folded or does not end in CRLF"});
-  // Our limits are checked here: Beast counts a head that comes in pieces anew with each piece.
-  message.header_limit(static_cast<uint32_t>(size + 1));
-  message.body_limit(limits.max_body_bytes);
+  RequestHead head(request);
   BeastError error;
-  input.erase(0, message.put({input.data(), size}, error));
-  if (error) return refuse(refusal_of_error(error, limits));
-  if (auto why = refusal_of_head(message.request, message.is_http11, limits.max_headers))
-    return refuse(std::move(*why));
-  message.eager(true);
-  state = message.is_done() ? State::kComplete : State::kBody;
-  return state == State::kBody && !input.empty() ? parse_body(input) : state;
+  head.put({input.data(), size}, error);
+  if (error) return refuse({400, str("the request is malformed: ", error.message())});
+  input.erase(0, size);
+  is_http11 = head.is_http11;
+  keeps_alive = head.keep_alive();
+  if (auto why = refusal_of_head(request, is_http11, limits.max_headers)) return refuse(std::move(*why));
+  const uint64_t length = head.content_length().value_or(0);
+  if (length > limits.max_body_bytes) return refuse_long_body();
+  if (!head.chunked() && length == 0) return state = State::kComplete;
+  body = head.chunked() ? BodyReader::in_chunks() : BodyReader(length);
+  return parse_body(input);
 }
 
 RequestParser::State RequestParser::Parts::parse_body(std::string& input) {
-  if (input.empty() || (message.chunked() && input.size() < kMinChunkBytes)) return state;
-  BeastError error;
-  input.erase(0, message.put({input.data(), input.size()}, error));
-  if (error && error != beast::http::error::need_more) return refuse(refusal_of_error(error, limits));
-  if (message.is_done()) return state = State::kComplete;
-  if (message.chunked() && input.size() > kMaxChunkHead) {
-    return refuse({400, str("a chunk's head or the trailers are longer than ", kMaxChunkHead, " bytes")});
+  switch (body->read(input, request.body, limits.max_body_bytes)) {
+    case BodyReader::Result::kMore: return state = State::kBody;
+    case BodyReader::Result::kDone: return state = State::kComplete;
+    case BodyReader::Result::kTooLong: return refuse_long_body();
+    case BodyReader::Result::kBad: break;
   }
-  return state;
+  return refuse({400, "a chunk of the body is malformed, or longer with its extensions and trailers than allowed"});
 }
 
 RequestParser::RequestParser(const HttpLimits& limits) : parts_(new Parts{.limits = limits}) {}
@@ -208,11 +204,11 @@ RequestParser::State RequestParser::parse(std::string& input) {
 }
 
 const HttpRefusal& RequestParser::refusal() const { return parts_->refusal; }
-HttpRequest& RequestParser::request() { return parts_->message.request; }
-bool RequestParser::is_http11() const { return parts_->message.is_http11; }
-bool RequestParser::keeps_alive() const { return parts_->message.keep_alive(); }
+HttpRequest& RequestParser::request() { return parts_->request; }
+bool RequestParser::is_http11() const { return parts_->is_http11; }
+bool RequestParser::keeps_alive() const { return parts_->keeps_alive; }
 bool RequestParser::expects_continue() const {
-  return is_http11() && equals(parts_->message.request, "expect", "100-continue");
+  return is_http11() && equals(parts_->request, "expect", "100-continue");
 }
 
 }  // namespace headrace

@@ -21,6 +21,10 @@ bool is_token(std::string_view text) {
   });
 }
 
+bool has_blanks(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return static_cast<uint8_t>(c) <= ' ' || c == 127; });
+}
+
 bool is_version(std::string_view text) {
   return text.size() == 8 && text.starts_with("HTTP/") && is_digit(text[5]) && text[6] == '.' && is_digit(text[7]);
 }
@@ -71,6 +75,7 @@ std::optional<RequestTarget> parse_target(std::string_view target) {
     target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
     if (target.empty()) return RequestTarget{.path = "/", .query = {}};
   }
+  if (has_blanks(target)) return std::nullopt;
   const size_t mark = target.find('?');
   const std::string_view path = target.substr(0, mark);
   if (!path.starts_with('/') && target != "*") return std::nullopt;

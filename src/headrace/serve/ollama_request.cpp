@@ -31,7 +31,7 @@ void set_ollama_seed(OllamaRequest& r, int64_t value) {
 void read_ollama_stop(OllamaRequest& r, const JsonNode& stop) { read_stop(r, stop); }
 
 using P = SamplingParams;
-constexpr std::array kOptions = {
+constexpr std::array kOllamaOptionFields = {
     OllamaField{"temperature", OllamaField::Number{0, 100, &P::temperature}},
     OllamaField{"top_k", OllamaField::Integer{-1, kMostTokens, set_ollama_top_k}},
     OllamaField{"top_p", OllamaField::Number{1e-6, 1, &P::top_p}},
@@ -47,7 +47,7 @@ constexpr std::array kOptions = {
 void read_options(OllamaRequest& r, const JsonNode& options) {
   const std::string prefix = options.name() + ".";
   for (const JsonNode& option : options.members(prefix)) {
-    read_field<OllamaRequest>(kOptions, r, option.named(option.name().substr(prefix.size())));
+    read_field<OllamaRequest>(kOllamaOptionFields, r, option.named(option.name().substr(prefix.size())));
   }
 }
 
@@ -63,25 +63,25 @@ void read_think(OllamaRequest& r, const JsonNode& think) {
 }
 
 // An empty text asks for none.
-void read_format(OllamaRequest& /*r*/, const JsonNode& format) {
+void read_ollama_format(OllamaRequest& /*r*/, const JsonNode& format) {
   require_field(format.is_string() && format.text().empty(), "format", "format is not supported");
 }
 
-constexpr OllamaField kThink{
+constexpr OllamaField kOllamaThink{
     "think", OllamaField::Other{"true or false", read_think, R"({"type": ["boolean", "string"]})"}, "the template's"},
-    kFormat{"format", OllamaField::Other{"an empty string", read_format, kTextSchema}, "none"},
+    kOllamaFormat{"format", OllamaField::Other{"an empty string", read_ollama_format, kTextSchema}, "none"},
     kOllamaOptions{"options", OllamaField::Other{"an object", read_options, kObjectSchema}, "none"},
-    kModel{"model", OllamaField::Text{&OllamaRequest::model}, "the model that runs"},
-    kStream{"stream", OllamaField::Flag{&OllamaRequest::stream}, "true"},
-    kKeepAlive{"keep_alive", OllamaField::Ignored{}};
+    kOllamaModel{"model", OllamaField::Text{&OllamaRequest::model}, "the model that runs"},
+    kOllamaStream{"stream", OllamaField::Flag{&OllamaRequest::stream}, "true"},
+    kOllamaKeepAlive{"keep_alive", OllamaField::Ignored{}};
 
 constexpr std::array kOllamaChatFields = {
-    kModel,
-    kStream,
+    kOllamaModel,
+    kOllamaStream,
     kOllamaOptions,
-    kThink,
-    kFormat,
-    kKeepAlive,
+    kOllamaThink,
+    kOllamaFormat,
+    kOllamaKeepAlive,
     OllamaField{"messages",
                 OllamaField::Other{"a list of messages", read_ollama_messages,
                                    R"({"type": "array", "items": {"type": "object"}})"},
@@ -90,12 +90,12 @@ constexpr std::array kOllamaChatFields = {
 };
 
 constexpr std::array kOllamaGenerateFields = {
-    kModel,
-    kStream,
+    kOllamaModel,
+    kOllamaStream,
     kOllamaOptions,
-    kThink,
-    kFormat,
-    kKeepAlive,
+    kOllamaThink,
+    kOllamaFormat,
+    kOllamaKeepAlive,
     OllamaField{"prompt", OllamaField::Text{&OllamaRequest::prompt}, "none"},
     OllamaField{"system", OllamaField::Text{&OllamaRequest::system}, "none"},
     OllamaField{"raw", OllamaField::Flag{&OllamaRequest::raw}, "false"},

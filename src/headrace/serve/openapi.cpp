@@ -112,6 +112,7 @@ constexpr Operation kOperations[] = {
     {"get", "/health", "health", "Whether the model is loaded and works", "", "Status", "", "Loading"},
     {"get", "/livez", "livez", "Whether the event loop lives", "", "Status"},
     {"get", "/readyz", "readyz", "Whether a request would be taken now", "", "Status"},
+    {"get", "/", "root", "One line, for clients that look whether somebody listens", "", "", "", "Error", "text/plain"},
     {"get", "/version", "version", "The program's version", "", "Version"},
     {"get", "/metrics", "metrics", "Counters, for Prometheus", "", "", "", "Error", "text/plain"},
     {"get", "/openapi.json", "openapi", "This document", "", ""},

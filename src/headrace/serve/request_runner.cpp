@@ -1,6 +1,7 @@
 #include "headrace/serve/request_runner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace headrace {
@@ -80,7 +81,7 @@ void RequestRunner::submit(std::shared_ptr<Call> call, Work work, std::unique_pt
     }
     jobs_.insert(job);
     if (!has_work_) last_turn_ = Clock::now();
-    has_work_ = true;  // until the next tick knows more
+    has_work_ = true;
   }
   job->call->exchange().on_gone([this, gone = std::weak_ptr(job)] {
     if (const auto found = gone.lock()) abort(*found);
@@ -135,13 +136,28 @@ void RequestRunner::take(GenerationEvent event) {
   }
   if (!job->has_ended) {
     if (!job->held.empty() || (job->has_begun && job->call->exchange().unsent_bytes() > kMostUnsent)) {
-      job->held.emplace_back(prompt, std::move(event));
+      hold(*job, prompt, std::move(event));
       paused_.insert(job);
     } else {
       feed(*job, prompt, event);
     }
   }
   forget_if_over(job);
+}
+
+// Tokens of one choice behind each other become one piece.
+void RequestRunner::hold(Job& job, int32_t prompt, GenerationEvent event) {
+  GenerationEvent* const last = job.held.empty() ? nullptr : &job.held.back().second;
+  const bool continues = last != nullptr && last->request_id == event.request_id && last->choice == event.choice &&
+                         !event.report && !event.outputs.empty() && !is_aborted(event);
+  if (!continues) {
+    job.held.emplace_back(prompt, std::move(event));
+    return;
+  }
+  last->outputs.insert(last->outputs.end(), std::make_move_iterator(event.outputs.begin()),
+                       std::make_move_iterator(event.outputs.end()));
+  last->num_forwards = event.num_forwards;
+  if (event.miss) last->miss = std::move(event.miss);
 }
 
 void RequestRunner::forget_if_over(const std::shared_ptr<Job>& job) {
@@ -177,6 +193,8 @@ void RequestRunner::feed(Job& job, int32_t prompt, const GenerationEvent& event)
   } catch (const Error& error) {
     note_fault(error);
     fail(job, request_error_of(error));
+  } catch (const std::exception& error) {
+    fail(job, RequestError(500, error.what()));
   }
 }
 
@@ -304,7 +322,7 @@ void RequestRunner::ping(Job& job, Clock::time_point now) {
 void RequestRunner::watch_engine(Clock::time_point now) {
   const EngineStats stats = llm_->stats();
   const std::lock_guard lock(mutex_);
-  has_work_ = stats.running + stats.waiting > 0;
+  has_work_ = !places_.empty();
   if (stats.heartbeat != heartbeat_ || !has_work_) last_turn_ = now;
   heartbeat_ = stats.heartbeat;
 }

@@ -69,6 +69,7 @@ class RequestRunner {
 
   void run();
   void take(GenerationEvent event);
+  static void hold(Job& job, int32_t prompt, GenerationEvent event);
   void feed(Job& job, int32_t prompt, const GenerationEvent& event);
   void send_news(Job& job, int32_t prompt, int32_t choice);
   void finish(Job& job);

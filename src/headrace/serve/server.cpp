@@ -45,6 +45,7 @@ const std::vector<Server::Route>& Server::routes() {
       {.method = "GET", .path = "/health", .is_open = true, .now = &Server::health},
       {.method = "GET", .path = "/livez", .is_open = true, .now = &Server::livez},
       {.method = "GET", .path = "/readyz", .is_open = true, .now = &Server::readyz},
+      {.method = "GET", .path = "/", .now = &Server::root},
       {.method = "GET", .path = "/version", .now = &Server::version},
       {.method = "GET", .path = "/metrics", .now = &Server::metrics},
       {.method = "GET", .path = "/openapi.json", .now = &Server::openapi},
@@ -101,7 +102,7 @@ const Server::Route* Server::find_route(std::string_view path) {
   const Route* found = nullptr;
   for (const Route& route : routes()) {
     if (route.path == path) return &route;
-    if (route.path.ends_with('/') && path.starts_with(route.path)) found = &route;
+    if (route.path.size() > 1 && route.path.ends_with('/') && path.starts_with(route.path)) found = &route;
   }
   return found;
 }
@@ -225,6 +226,8 @@ void Server::readyz(Call& call) const {
   call.respond_json(R"({"status": "ok"})");
 }
 
+void Server::root(Call& call) const { call.respond(200, "text/plain", "headrace is running\n"); }
+
 void Server::version(Call& call) const { call.respond_json(str(R"({"version": )", json_string(config_.version), '}')); }
 
 void Server::metrics(Call& call) const {
@@ -295,12 +298,20 @@ void Server::work(const CallPtr& call, const Route& route, std::unique_ptr<Admis
   }
 }
 
+std::string Server::params_text(const ApiRequest& r) {
+  const SamplingParams& p = r.params;
+  return str("n ", r.n, ", max_tokens ", p.max_tokens, ", temperature ", p.temperature, ", top_p ", p.top_p, ", top_k ",
+             p.top_k, ", min_p ", p.min_p, ", penalties ", p.repetition_penalty, ' ', p.presence_penalty, ' ',
+             p.frequency_penalty, r.stream ? ", streamed" : "");
+}
+
 void Server::submit(const CallPtr& call, Work work, std::unique_ptr<Admission::Ticket> ticket) {
   const ApiRequest& request = work.response->request();
   if (config_.unknown_fields == ServerConfig::UnknownFields::kRefused && !request.unknown_fields.empty()) {
     const std::string& name = request.unknown_fields.front();
     throw RequestError(400, str(printable(name), " is unknown; without --strict-api it would be ignored"), name);
   }
+  if (config_.records_params) call->record.params = params_text(request);
   int32_t choices = 0;
   int64_t tokens = 0;
   for (GenerationRequest& one : work.requests) {

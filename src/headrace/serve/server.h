@@ -84,6 +84,7 @@ class Server {
   void health(Call& call) const;
   void livez(Call& call) const;
   void readyz(Call& call) const;
+  void root(Call& call) const;
   void version(Call& call) const;
   void metrics(Call& call) const;
   void openapi(Call& call) const;
@@ -94,6 +95,7 @@ class Server {
   void queue(const CallPtr& call, const Route& route);
   void work(const CallPtr& call, const Route& route, std::unique_ptr<Admission::Ticket> ticket);
   void submit(const CallPtr& call, Work work, std::unique_ptr<Admission::Ticket> ticket);
+  static std::string params_text(const ApiRequest& request);
   std::shared_ptr<const ServedModel> served() const;  // throws RequestError 503 while it loads
 
   const ServerConfig config_;

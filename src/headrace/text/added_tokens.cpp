@@ -65,6 +65,22 @@ size_t space_end(std::string_view text, size_t begin) {
   return begin;
 }
 
+// The first of `spans` that ends behind `at`.
+auto first_behind(std::span<const TextSpan> spans, size_t at) {
+  return std::ranges::partition_point(spans, [at](const TextSpan& span) { return span.end <= at; });
+}
+
+bool shares_byte(std::span<const TextSpan> spans, size_t begin, size_t end) {
+  const auto span = first_behind(spans, begin);
+  return span != spans.end() && span->begin < end;
+}
+
+// True if some bytes are in `spans` and some are not: such a token is none, and may hide one that the template wrote.
+bool straddles(std::span<const TextSpan> spans, size_t begin, size_t end) {
+  const auto span = first_behind(spans, begin);
+  return span != spans.end() && span->begin < end && (span->begin > begin || span->end < end);
+}
+
 }  // namespace
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), nodes_(1) {
@@ -92,28 +108,33 @@ void AddedTokenMatcher::insert(int32_t token) {
   if (owner == kNone) owner = token;
 }
 
-std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::find(std::string_view text, size_t from) const {
+std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::find(std::string_view text, size_t from,
+                                                                std::span<const TextSpan> literal) const {
   for (size_t begin = from; begin < text.size(); ++begin) {
     std::optional<Match> longest;
     size_t end = begin;
     for (int32_t node = 0; end < text.size() && (node = child(node, text[end])) != kNone;) {
       ++end;
-      const int32_t token = nodes_[static_cast<size_t>(node)].token;
-      if (token != kNone) longest = Match{begin, end, &tokens_[static_cast<size_t>(token)]};
+      const int32_t index = nodes_[static_cast<size_t>(node)].token;
+      if (index == kNone) continue;
+      const AddedToken* token = &tokens_[static_cast<size_t>(index)];
+      if (!token->special || !straddles(literal, begin, end)) longest = Match{begin, end, token};
     }
     if (longest) return longest;
   }
   return std::nullopt;
 }
 
-std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text, SpecialTokens special) const {
+std::vector<AddedTokenMatcher::Segment> AddedTokenMatcher::split(std::string_view text, SpecialTokens special,
+                                                                 std::span<const TextSpan> literal) const {
   std::vector<Segment> segments;
   size_t done = 0;  // text before it is in `segments`
   size_t from = 0;
-  while (const std::optional<Match> match = tokens_.empty() ? std::nullopt : find(text, from)) {
+  while (const std::optional<Match> match = tokens_.empty() ? std::nullopt : find(text, from, literal)) {
     const AddedToken& token = *match->token;
     from = match->end;
     if (token.special && special == SpecialTokens::kAsText) continue;
+    if (token.special && shares_byte(literal, match->begin, match->end)) continue;
     if (token.single_word && is_inside_word(text, match->begin, match->end)) continue;
     const size_t begin = token.lstrip ? std::max(done, space_begin(text, done, match->begin)) : match->begin;
     const size_t end = token.rstrip ? space_end(text, std::max(done, match->end)) : match->end;

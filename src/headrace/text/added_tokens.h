@@ -1,7 +1,9 @@
 // Added tokens: pieces of text that are tokens before any pattern or merge sees them. Const methods are thread-safe.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +27,11 @@ enum class SpecialTokens : uint8_t {
   kParse,   // as the token: for text that a template of the model made
 };
 
+// Bytes of a text.
+struct TextSpan {
+  size_t begin, end;
+};
+
 // Finds added tokens in text: at each place the longest one, from left to right without overlap.
 class AddedTokenMatcher {
  public:
@@ -37,8 +44,11 @@ class AddedTokenMatcher {
   };
   // The segments of `text`, which is valid UTF-8. None is empty. A match that its flags (or kAsText) forbid is text,
   // and is not searched again, as in the `tokenizers` package. As there, segments overlap in one case: a token of white
-  // space behind one that takes it.
-  std::vector<Segment> split(std::string_view text, SpecialTokens special) const;
+  // space behind one that takes it. `literal` (ascending, not empty, apart): with kParse, a special token that shares a
+  // byte with these spans is text.
+  std::vector<Segment> split(std::string_view text, SpecialTokens special,
+                             std::span<const TextSpan> literal = {}) const;
+  bool has_special() const { return std::ranges::any_of(tokens_, &AddedToken::special); }
 
  private:
   static constexpr int32_t kNone = -1;
@@ -53,7 +63,7 @@ class AddedTokenMatcher {
 
   int32_t child(int32_t node, char byte) const;
   void insert(int32_t token);
-  std::optional<Match> find(std::string_view text, size_t from) const;
+  std::optional<Match> find(std::string_view text, size_t from, std::span<const TextSpan> literal) const;
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;  // a trie over bytes; nodes_[0] is its root

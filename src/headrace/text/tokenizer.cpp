@@ -1,10 +1,12 @@
 #include "headrace/text/tokenizer.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <system_error>
+#include <utility>
 
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
@@ -94,6 +96,15 @@ std::vector<bool> special_by_id(const TokenizerFile& file, int32_t size) {
   return special;
 }
 
+// Those of `spans` within [begin, end), counted from `begin`.
+std::vector<TextSpan> spans_within(std::span<const TextSpan> spans, size_t begin, size_t end) {
+  std::vector<TextSpan> within;
+  auto span = std::ranges::partition_point(spans, [begin](const TextSpan& one) { return one.end <= begin; });
+  for (; span != spans.end() && span->begin < end; ++span)
+    within.push_back({std::max(span->begin, begin) - begin, std::min(span->end, end) - begin});
+  return within;
+}
+
 }  // namespace
 
 struct Tokenizer::Parts {
@@ -117,7 +128,9 @@ struct Tokenizer::Parts {
                    ", which no token has");
   }
 
-  void encode_valid(std::string_view text, SpecialTokens special_tokens, std::vector<int32_t>& ids) const;
+  void encode_valid(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& ids) const;
+  std::vector<TextSpan> moved_spans(std::string_view text, std::string_view changed,
+                                    std::vector<TextSpan> literal) const;
   void encode_plain(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const;
   void encode_piece(std::string_view piece, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const;
 
@@ -134,16 +147,20 @@ struct Tokenizer::Parts {
   std::vector<bool> fallback;      // by id: whether it is one byte that another token's text has no part in
 };
 
-void Tokenizer::Parts::encode_valid(std::string_view text, SpecialTokens special_tokens,
+void Tokenizer::Parts::encode_valid(std::string_view text, const EncodeOptions& options,
                                     std::vector<int32_t>& ids) const {
   Bpe::Scratch scratch;
-  for (const auto& raw : raw_matcher.split(text, special_tokens)) {
+  for (const auto& raw : raw_matcher.split(text, options.special_tokens, options.literal)) {
     if (raw.id) {
       ids.push_back(*raw.id);
       continue;
     }
+    const auto begin = static_cast<size_t>(raw.text.data() - text.data());
+    std::vector<TextSpan> literal = spans_within(options.literal, begin, begin + raw.text.size());
     const std::string changed = normalizer.empty() ? std::string() : normalized(normalizer, raw.text);
-    for (const auto& segment : normalized_matcher.split(normalizer.empty() ? raw.text : changed, special_tokens)) {
+    if (!normalizer.empty()) literal = moved_spans(raw.text, changed, std::move(literal));
+    for (const auto& segment :
+         normalized_matcher.split(normalizer.empty() ? raw.text : changed, options.special_tokens, literal)) {
       if (segment.id) {
         ids.push_back(*segment.id);
       } else {
@@ -151,6 +168,26 @@ void Tokenizer::Parts::encode_valid(std::string_view text, SpecialTokens special
       }
     }
   }
+}
+
+// Returns the literal spans of a text in `changed`, its normalized form: all of it if the text's parts change otherwise
+// than the whole.
+std::vector<TextSpan> Tokenizer::Parts::moved_spans(std::string_view text, std::string_view changed,
+                                                    std::vector<TextSpan> literal) const {
+  if (literal.empty() || !normalized_matcher.has_special()) return {};
+  std::string joined;
+  size_t done = 0;
+  for (TextSpan& span : literal) {
+    joined += normalized(normalizer, text.substr(done, span.begin - done));
+    const size_t begin = joined.size();
+    joined += normalized(normalizer, text.substr(span.begin, span.end - span.begin));
+    done = std::exchange(span.end, joined.size());
+    span.begin = begin;
+  }
+  joined += normalized(normalizer, text.substr(done));
+  if (joined != changed) literal = {{0, changed.size()}};
+  std::erase_if(literal, [](const TextSpan& span) { return span.begin == span.end; });
+  return literal;
 }
 
 void Tokenizer::Parts::encode_plain(std::string_view text, Bpe::Scratch& scratch, std::vector<int32_t>& ids) const {
@@ -258,9 +295,10 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
   std::vector<int32_t> ids;
   if (adds) ids = parts_->prefix_ids;
   if (is_valid_utf8(text)) {
-    parts_->encode_valid(text, options.special_tokens, ids);
+    parts_->encode_valid(text, options, ids);
   } else {
-    parts_->encode_valid(repaired(text), options.special_tokens, ids);
+    HR_REQUIRE(options.literal.empty(), ErrorCode::kInvalidArgument, "a text with literal spans is not UTF-8");
+    parts_->encode_valid(repaired(text), options, ids);
   }
   if (adds) ids.insert(ids.end(), parts_->suffix_ids.begin(), parts_->suffix_ids.end());
   return ids;

@@ -25,6 +25,8 @@ enum class SpecialText : uint8_t { kKeep, kSkip };
 struct EncodeOptions {
   SpecialTokens special_tokens = SpecialTokens::kAsText;
   AddSpecialTokens add_special_tokens = AddSpecialTokens::kYes;
+  // Bytes of the text, ascending and apart, in which kParse reads special tokens as text. Not owned.
+  std::span<const TextSpan> literal = {};
 };
 
 class Tokenizer {

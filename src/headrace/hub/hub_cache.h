@@ -1,4 +1,4 @@
-// Models that Hugging Face's tools have downloaded.
+// Models that a hub's tools have downloaded, in the layout of Hugging Face's cache.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -6,15 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace headrace::app {
+#include "headrace/hub/hub_name.h"
 
-// `path` with a "~" in front of it ("~", "~/models") replaced by $HOME; others stay, as do all without HOME.
-std::filesystem::path with_home(std::string_view path);
-
-// Returns the cache's directory: $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME or
-// ~/.cache with huggingface/hub. A "~" at the beginning of a value is the home directory. Returns an empty path if none
-// of these variables is set: the current directory is never searched.
-std::filesystem::path hub_cache();
+namespace headrace {
 
 // The files of `repository` ("Qwen/Qwen3-0.6B") at `revision`: a branch or tag that was downloaded by its name, or a
 // commit's full hash. Absent where `cache` does not hold the repository or a name is none. Error kModelFile where it
@@ -23,14 +17,8 @@ std::filesystem::path hub_cache();
 std::optional<std::filesystem::path> hub_snapshot(const std::filesystem::path& cache, std::string_view repository,
                                                   std::string_view revision = "main");
 
-// Returns true if `name` can be a repository on the hub: "OWNER/NAME".
-bool is_hub_repository(std::string_view name);
-
 // The folders in `parent`, sorted; none where it cannot be read.
 std::vector<std::filesystem::path> folders_in(const std::filesystem::path& parent);
-
-// The name of the repository whose folder in a cache is called `folder`, "models--Qwen--Qwen3-0.6B"; or nothing.
-std::optional<std::string> hub_repository(std::string_view folder);
 
 // A model in a cache, as a command line names it.
 struct HubModel {
@@ -39,4 +27,4 @@ struct HubModel {
 };
 std::vector<HubModel> hub_models(const std::filesystem::path& cache);  // by name
 
-}  // namespace headrace::app
+}  // namespace headrace

@@ -1,0 +1,30 @@
+// The files of a repository on a hub.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace {
+
+struct HubFile {
+  std::string name;  // its path in the repository, with slashes
+  int64_t size = 0;  // bytes
+  std::string etag;  // its hash, as ContentHash reads it
+};
+
+struct HubListing {
+  std::string commit;
+  std::vector<HubFile> files;
+};
+
+// Reads what a hub answers to /api/models/NAME/revision/REVISION?blobs=true. `where` stands in errors. Error kModelFile
+// where it is no such answer, or a file's name could lead out of the folder that the file is stored in.
+HubListing parse_hub_listing(std::string_view json, std::string_view where);
+
+// Returns the files that a model needs, by name: weights in safetensors (once: no other formats, precisions or
+// consolidated copies), configuration, tokenizer, chat templates. Error kUnsupported where no weights are in
+// safetensors, naming what there is; kModelFile where the hub does not say a file's size or hash.
+std::vector<HubFile> model_files(const HubListing& listing, std::string_view repository);
+
+}  // namespace headrace
