@@ -82,7 +82,6 @@ std::string line_of(size_t number, const AgentTurn& turn) {
 }  // namespace
 
 void bench_agent(const ModelFlags& model, const LoadFlags& load, int32_t input_len) {
-  if (!load.url.empty()) server_url(load.url);
   MeasuredServer server(model, load, load.path.empty() ? std::string(kChatPath) : load.path);
   const int32_t conversations = load.num_prompts.value_or(kNumConversations);
   std::vector<AgentTurn> turns(static_cast<size_t>(load.turns.value_or(kTurns)));

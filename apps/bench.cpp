@@ -30,6 +30,7 @@
 #include "random_prompt.h"
 #include "seconds_since.h"
 #include "serve_bench.h"
+#include "template_bench.h"
 
 namespace headrace::app {
 namespace {
@@ -116,9 +117,10 @@ void refuse_load(const std::string& what, const BenchLoad& load) {
   const bool takes_length = takes_both || loads_server(what) || !load.parallel.empty();
   HR_REQUIRE(takes_both || what == "model" || load.parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
              ": --parallel has no effect on it; bench model, arrivals, blocks and engine take it");
-  HR_REQUIRE(takes_length || !load.input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench agent, arrivals, blocks, engine, serve and bench model --parallel "
-             "take it");
+  HR_REQUIRE(
+      takes_length || !load.input_len, ErrorCode::kInvalidArgument, "bench ", what,
+      ": --input-len has no effect on it; bench agent, arrivals, blocks, engine, serve and bench model --parallel "
+      "take it");
   HR_REQUIRE(!load.engines || (what == "model" && !load.parallel.empty()), ErrorCode::kInvalidArgument, "bench ", what,
              ": --engines has no effect on it; bench model --parallel takes it");
   for (const int32_t requests : load.parallel) {
@@ -156,7 +158,8 @@ int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& loa
   const int32_t input_len = load.input_len.value_or(kInputLen);
   if (what == "serve") bench_serve(flags, server_load, input_len);
   if (what == "agent") bench_agent(flags, server_load, input_len);
-  if (loads_server(what)) return 0;
+  if (what == "template") bench_template(model_directory(flags));
+  if (loads_server(what) || what == "template") return 0;
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
   if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);

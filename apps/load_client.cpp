@@ -68,8 +68,7 @@ std::string text_or_empty(simdjson::dom::element object, std::string_view key) {
 std::string message_of(simdjson::dom::parser& parser, const std::string& body) {
   std::string_view message;
   simdjson::dom::element root;
-  if (parser.parse(body).get(root) == simdjson::SUCCESS &&
-      root["error"]["message"].get(message) == simdjson::SUCCESS)
+  if (parser.parse(body).get(root) == simdjson::SUCCESS && root["error"]["message"].get(message) == simdjson::SUCCESS)
     return printable(message);
   return printable(body.substr(0, 200));
 }
@@ -373,8 +372,8 @@ std::string LoadClient::first_model() {
   session.io().run();
   simdjson::dom::parser parser;
   std::string_view name;
-  HR_REQUIRE(list && parser.parse(*list)["data"].at(0)["id"].get(name) == simdjson::SUCCESS, ErrorCode::kIo,
-             "http://", printable(parts_->url.host), ":", parts_->url.port,
+  HR_REQUIRE(list && parser.parse(*list)["data"].at(0)["id"].get(name) == simdjson::SUCCESS, ErrorCode::kIo, "http://",
+             printable(parts_->url.host), ":", parts_->url.port,
              "/v1/models names no model; is the server up, and --api-key right?");
   return std::string(name);
 }

@@ -13,9 +13,10 @@
 
 namespace headrace::app {
 
-// Conversations that begin at their times. One of `num_turns` sends its next request when it has the answer to the last.
+// Conversations that begin at their times. One of `num_turns` sends its next request when it has the answer to the
+// last.
 struct LoadPlan {
-  std::string path;                 // "/v1/completions"
+  std::string path;                  // "/v1/completions"
   std::vector<double> begin_s = {};  // of each conversation, ascending
   int32_t num_turns = 1;
   int32_t max_concurrency = 0;  // conversations at a time; later ones wait for a place. 0: any number

@@ -9,6 +9,7 @@
 #include "headrace/core/error.h"
 #include "load_request.h"
 #include "option_values.h"
+#include "server_url.h"
 
 namespace headrace::app {
 namespace {
@@ -16,19 +17,27 @@ namespace {
 constexpr const char *kBoth = "Load of serve and agent", *kServe = "Load of serve";
 constexpr int32_t kMostTokens = 1 << 20, kMostPrompts = 1 << 24;
 
-std::string check_rate(const std::string& text) {
-  try {
-    request_rate_of(text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+// Returns what `read` throws at a text, as a check's sentence.
+template <class Read>
+CLI::Validator readable_by(const Read& read) {
+  const auto check = [read](const std::string& text) -> std::string {
+    try {
+      read(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  return {check, ""};
 }
 
 void add_flags_of_both(CLI::App& command, LoadFlags& f) {
   command.option_defaults()->group(kBoth);
-  command.add_option("--url,--base-url", f.url,
-                     "a server that runs, http://HOST:PORT (default: MODEL is served by this process)");
+  command
+      .add_option("--url,--base-url", f.url,
+                  "a server that runs, http://HOST:PORT (default: MODEL is served by this process)")
+      ->check(readable_by(server_url))
+      ->type_name("URL");
   command.add_option("--api-key", f.api_key, "the key to show to it")->type_name("KEY");
   command
       .add_option("--endpoint", f.path, "the requests' path (default: serve: /v1/completions, agent: the other one)")
@@ -45,9 +54,10 @@ void add_flags_of_both(CLI::App& command, LoadFlags& f) {
       ->check(integer_in(1, 1000));
   command.add_option("--output-len", f.output_len, "tokens of an answer (default: 128; agent: 32)")
       ->check(integer_in(1, kMostTokens));
-  command.add_option("--prefix-len", f.prefix_len,
-                     "tokens in front of a conversation's first text; serve: conversations share them (default: 0; "
-                     "agent: 1024)")
+  command
+      .add_option("--prefix-len", f.prefix_len,
+                  "tokens in front of a conversation's first text; serve: conversations share them (default: 0; "
+                  "agent: 1024)")
       ->check(integer_in(0, kMostTokens));
 }
 
@@ -59,7 +69,7 @@ void add_arrival_flags(CLI::App& command, LoadFlags& f) {
                   "for each: 1,2,4,8")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->check(check_rate, "")
+      ->check(readable_by(request_rate_of))
       ->type_name("RATE")
       ->capture_default_str();
   command.add_option("--duration", f.duration, "conversations begin for so long, in place of --num-prompts")
@@ -110,8 +120,9 @@ void refuse_load_flags(const CLI::App& command, const std::string& what) {
     const bool is_of_both = option->get_group() == kBoth;
     const bool is_taken = what == "serve" || (what == "agent" && is_of_both);
     if (is_taken || (!is_of_both && option->get_group() != kServe) || option->count() == 0) continue;
-    throw Error(ErrorCode::kInvalidArgument, str("bench ", what, ": ", name_in_errors(*option), " has no effect on it; ",
-                                                 is_of_both ? "bench serve and agent take it" : "bench serve takes it"));
+    throw Error(ErrorCode::kInvalidArgument,
+                str("bench ", what, ": ", name_in_errors(*option), " has no effect on it; ",
+                    is_of_both ? "bench serve and agent take it" : "bench serve takes it"));
   }
 }
 

@@ -25,9 +25,8 @@ double& bound_of(Goodput& goodput, std::string_view name, const std::string& tex
 double ratio(double a, double b) { return b > 0 ? a / b : 0; }
 
 std::string distribution_json(std::string_view name, const Distribution& d) {
-  return fmt::format(
-      R"(, "mean_{0}_ms": {1:.3f}, "p50_{0}_ms": {2:.3f}, "p90_{0}_ms": {3:.3f}, "p99_{0}_ms": {4:.3f})", name, d.mean,
-      d.p50, d.p90, d.p99);
+  return fmt::format(R"(, "mean_{0}_ms": {1:.3f}, "p50_{0}_ms": {2:.3f}, "p90_{0}_ms": {3:.3f}, "p99_{0}_ms": {4:.3f})",
+                     name, d.mean, d.p50, d.p90, d.p99);
 }
 
 std::string errors_json(const std::map<int, int64_t>& errors) {
@@ -87,7 +86,8 @@ LoadSummary summary_of(std::span<const RequestResult> results, const std::option
       continue;
     }
     ++s.completed;
-    s.input_tokens += r.prompt_tokens, s.output_tokens += r.output_tokens, s.cached_tokens += r.cached_tokens.value_or(0);
+    s.input_tokens += r.prompt_tokens, s.output_tokens += r.output_tokens,
+        s.cached_tokens += r.cached_tokens.value_or(0);
     ttft.push_back(r.ttft_s()), e2el.push_back(r.e2el_s());
     if (r.output_tokens > 1) tpot.push_back(r.tpot_s());
     for (size_t i = 1; i < r.pieces_s.size(); ++i) itl.push_back(r.pieces_s[i] - r.pieces_s[i - 1]);
@@ -103,13 +103,12 @@ LoadSummary summary_of(std::span<const RequestResult> results, const std::option
 }
 
 std::string summary_json(const LoadSummary& s) {
-  return fmt::format(
-             R"("duration_s": {:.3f}, "completed": {}, "failed": {}, "errors": {}, "offered_rate": {:.3f}, )"
-             R"("request_throughput": {:.3f}, "request_goodput": {}, "output_throughput": {:.2f}, )"
-             R"("total_input_tokens": {}, "total_cached_tokens": {}, "total_output_tokens": {})",
-             s.duration_s, s.completed, s.failed, errors_json(s.errors), s.offered_rate, s.throughput,
-             s.goodput ? fmt::format("{:.3f}", *s.goodput) : "null", s.output_throughput, s.input_tokens,
-             s.cached_tokens, s.output_tokens) +
+  return fmt::format(R"("duration_s": {:.3f}, "completed": {}, "failed": {}, "errors": {}, "offered_rate": {:.3f}, )"
+                     R"("request_throughput": {:.3f}, "request_goodput": {}, "output_throughput": {:.2f}, )"
+                     R"("total_input_tokens": {}, "total_cached_tokens": {}, "total_output_tokens": {})",
+                     s.duration_s, s.completed, s.failed, errors_json(s.errors), s.offered_rate, s.throughput,
+                     s.goodput ? fmt::format("{:.3f}", *s.goodput) : "null", s.output_throughput, s.input_tokens,
+                     s.cached_tokens, s.output_tokens) +
          distribution_json("ttft", s.ttft) + distribution_json("tpot", s.tpot) + distribution_json("itl", s.itl) +
          distribution_json("e2el", s.e2el);
 }

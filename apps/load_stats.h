@@ -12,9 +12,9 @@ namespace headrace::app {
 
 // Seconds count from the begin of the load.
 struct RequestResult {
-  int32_t turn = 0;           // of its conversation
-  int status = 0;             // of HTTP; 0: there was no connection, or it ended too early
-  std::string error;          // one sentence; empty: the answer is complete
+  int32_t turn = 0;   // of its conversation
+  int status = 0;     // of HTTP; 0: there was no connection, or it ended too early
+  std::string error;  // one sentence; empty: the answer is complete
   double begin_s = 0, end_s = 0;
   std::vector<double> pieces_s;  // when each piece of the stream with text came
   int64_t prompt_tokens = 0, output_tokens = 0;
@@ -52,10 +52,10 @@ struct LoadSummary {
   int64_t completed = 0, failed = 0;
   std::map<int, int64_t> errors;  // by status; 0: no connection
   int64_t input_tokens = 0, output_tokens = 0, cached_tokens = 0;
-  double duration_s = 0;      // from the begin to the last answer
-  double offered_rate = 0;    // requests in a second until the last one was sent
-  double throughput = 0;      // requests answered in a second
-  double output_throughput = 0;  // tokens in a second
+  double duration_s = 0;          // from the begin to the last answer
+  double offered_rate = 0;        // requests in a second until the last one was sent
+  double throughput = 0;          // requests answered in a second
+  double output_throughput = 0;   // tokens in a second
   std::optional<double> goodput;  // requests in a second within the bounds
   Distribution ttft, tpot, itl, e2el;
 };

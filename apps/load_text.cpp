@@ -9,11 +9,11 @@ namespace headrace::app {
 namespace {
 
 constexpr std::array<std::string_view, 64> kWords = {
-    "the",   "of",    "and",   "to",    "in",    "is",    "you",   "that", "it",    "he",    "was",  "for",  "on",
-    "are",   "with",  "as",    "his",   "they",  "be",    "at",    "one",  "have",  "this",  "from", "or",   "had",
-    "by",    "not",   "but",   "what",  "all",   "were",  "we",    "when", "your",  "can",   "said", "there", "each",
-    "which", "she",   "do",    "how",   "their", "if",    "will",  "up",   "other", "about", "out",  "many", "then",
-    "them",  "these", "so",    "some",  "her",   "would", "make",  "like", "him",   "into",  "time", "has"};
+    "the",   "of",    "and", "to",   "in",    "is",    "you",  "that", "it",    "he",    "was",  "for",   "on",
+    "are",   "with",  "as",  "his",  "they",  "be",    "at",   "one",  "have",  "this",  "from", "or",    "had",
+    "by",    "not",   "but", "what", "all",   "were",  "we",   "when", "your",  "can",   "said", "there", "each",
+    "which", "she",   "do",  "how",  "their", "if",    "will", "up",   "other", "about", "out",  "many",  "then",
+    "them",  "these", "so",  "some", "her",   "would", "make", "like", "him",   "into",  "time", "has"};
 
 int64_t one_or_more(double words) { return std::max<int64_t>(1, std::llround(words)); }
 

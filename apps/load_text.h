@@ -27,8 +27,8 @@ class TokenRatio {
   TokenRatio(Count few, Count many);
 
   double per_word() const { return per_word_; }
-  int64_t words_for(int64_t tokens) const;             // of a part of a text; 1 or more
-  int64_t words_for_prompt(int64_t tokens) const;      // of a text with its common part; 1 or more
+  int64_t words_for(int64_t tokens) const;         // of a part of a text; 1 or more
+  int64_t words_for_prompt(int64_t tokens) const;  // of a text with its common part; 1 or more
 
  private:
   double per_word_ = 1, common_ = 0;

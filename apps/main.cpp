@@ -35,12 +35,8 @@ struct Commands {
   Origins origins;
   std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
   BenchLoad load;
-<<<<<<< HEAD
   LoadFlags server_load;
-  bool json = false;
-=======
   bool json = false, yes = false;
->>>>>>> talk
   int status = 0;
 
   Output output() const { return json ? Output::kJson : Output::kText; }
@@ -171,8 +167,8 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("bench", "speed beside the machine's measured limits, one JSON object per line");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember(
-          {"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model", "serve"}));
+      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model",
+                             "serve", "template"}));
   measure
       ->add_option("--parallel", c.load.parallel,
                    "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
@@ -181,9 +177,10 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->allow_extra_args(false)
       ->check(integer_in(1, 4096));
   measure
-      ->add_option("--input-len", c.load.input_len,
-                   "agent, arrivals, blocks, engine, serve, and model with --parallel: tokens of each prompt; agent: that "
-                   "each turn adds (default: 256)")
+      ->add_option(
+          "--input-len", c.load.input_len,
+          "agent, arrivals, blocks, engine, serve, and model with --parallel: tokens of each prompt; agent: that "
+          "each turn adds (default: 256)")
       ->check(integer_in(1, 1 << 20));
   measure
       ->add_option("--engines", c.load.engines,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "headrace/core/error.h"
+#include "headrace/http/open_file_limit.h"
 #include "model_files.h"
 #include "model_options.h"
 #include "model_path.h"
@@ -12,12 +13,13 @@ namespace headrace::app {
 
 MeasuredServer::MeasuredServer(const ModelFlags& model, const LoadFlags& load, std::string path)
     : path_(std::move(path)) {
+  raise_open_file_limit();
   const bool is_own = load.url.empty();
   if (is_own) serve(model, load);
   const ServerUrl url = is_own ? ServerUrl{"127.0.0.1", str(own_->http().port()), ""} : server_url(load.url);
   client_ = std::make_unique<LoadClient>(url, load.api_key);
   model_ = is_own ? own_->names().front() : model.model.empty() ? client_->first_model() : model.model;
-  constexpr int64_t kFew = 16, kMany = 144;
+  constexpr int64_t kFew = 8, kMany = 72;
   tokens_ = TokenRatio(count_tokens(kFew), count_tokens(kMany));
 }
 

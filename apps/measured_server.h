@@ -27,7 +27,7 @@ class MeasuredServer {
   MeasuredServer& operator=(const MeasuredServer&) = delete;
 
   LoadClient& client() { return *client_; }
-  const std::string& path() const { return path_; }        // of requests
+  const std::string& path() const { return path_; }  // of requests
   const std::string& model_name() const { return model_; }
   const TokenRatio& tokens() const { return tokens_; }
   // Returns a request's body for the answer to `history`.

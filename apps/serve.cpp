@@ -14,6 +14,7 @@
 #include "headrace/chat/chat_template.h"
 #include "headrace/core/file_exists.h"
 #include "headrace/core/human_bytes.h"
+#include "headrace/http/open_file_limit.h"
 #include "headrace/llm/sampling_defaults.h"
 #include "interrupt.h"
 #include "load_model.h"
@@ -278,6 +279,7 @@ ModelServer::ModelServer(const ServeFlags& flags, const ModelDescription& descri
       http_(std::make_unique<HttpServer>(
           flags.http, [this](std::shared_ptr<HttpExchange> exchange) { server_.handle(std::move(exchange)); },
           Server::error_body)) {
+  raise_open_file_limit();
   server_.count_connections(*http_);
 }
 

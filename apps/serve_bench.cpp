@@ -161,7 +161,6 @@ Chart chart_of(const std::vector<Measurement>& all, const std::string& model) {
 // Before a model is loaded for nothing.
 void check(const LoadFlags& load) {
   if (!load.goodput.empty()) goodput_of(load.goodput);
-  if (!load.url.empty()) server_url(load.url);
   for (const std::string& rate : load.request_rates) {
     HR_REQUIRE(load.duration == 0 || request_rate_of(rate), ErrorCode::kInvalidArgument,
                "--duration: needs a --request-rate other than inf");
@@ -181,8 +180,8 @@ void bench_serve(const ModelFlags& model, const LoadFlags& load, int32_t input_l
   for (size_t i = 0; i < load.request_rates.size(); ++i) {
     all.push_back(measure(server, load, input_len, i));
     tell_errors(all.back());
-    HR_REQUIRE(all.back().summary.completed > 0, ErrorCode::kIo, "bench serve: no request was answered: ",
-               all.back().outcome.results.front().error);
+    HR_REQUIRE(all.back().summary.completed > 0, ErrorCode::kIo,
+               "bench serve: no request was answered: ", all.back().outcome.results.front().error);
     write_out(line_of(all.back(), server, load));
     all.back().outcome = {};
   }

@@ -11,7 +11,7 @@ namespace headrace::app {
 ServerUrl server_url(const std::string& text) {
   constexpr std::string_view kScheme = "http://", kVersion = "/v1";
   const auto refuse = [&text] {
-    throw Error(ErrorCode::kInvalidArgument, str("--url: is '", printable(text), "', expected http://HOST[:PORT]"));
+    throw Error(ErrorCode::kInvalidArgument, str("is '", printable(text), "', expected http://HOST[:PORT]"));
   };
   if (!text.starts_with(kScheme)) refuse();
   std::string rest = text.substr(kScheme.size());

@@ -44,6 +44,16 @@ check "a time and a number" \
 check "no server" "1 status 3" \
   "$(refusal serve fairy-hybrid --url http://127.0.0.1:1 >out; grep -c 'does not answer a first request: the connection failed: Connection refused' out) $(tail -n 1 out)"
 
+# A model with a chat template, and one without.
+directory=$("$headrace" list --json | grep -oE '"[^"]*/fairy-hybrid"' | head -n 1 | tr -d '"')
+mkdir plain chatty
+for copy in plain chatty; do ln -s "$directory"/*.json "$directory"/*.safetensors $copy/; done
+rm -f {plain,chatty}/{chat_template,tokenizer_config}.json
+printf '%s' '{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]' >chatty/chat_template.jinja
+check "no template" $'headrace: bench template: plain has no chat template\nstatus 2' "$(refusal template ./plain | sed 's/[^ ]*plain/plain/')"
+"$headrace" bench template ./chatty >template
+check "a template and its tokens" "0 2 yes" "$? $(wc -l <template) $(above_0 "$(field template median_us)")"
+
 # Two rates, against a server of this process.
 small=(-c 1024 --max-num-seqs 4 --input-len 24 --output-len 8)
 "$headrace" bench serve "${small[@]}" --num-prompts 6 --request-rate 50,inf --max-concurrency 3 --goodput ttft:1000000 \
@@ -85,12 +95,15 @@ check "a text that is too long" "3 1" \
   "$("$headrace" bench serve -c 256 --input-len 600 --random-range-ratio 0 --num-prompts 2 >out 2>said; echo $?) $(grep -c '^headrace: bench serve: no request was answered: status 400: ' said)"
 
 # An agent: later turns go on behind what earlier ones left.
-"$headrace" bench agent -c 2048 --endpoint /v1/completions --turns 4 --num-prompts 2 --prefix-len 200 --input-len 70 --output-len 8 >agent
+"$headrace" bench agent ./chatty -c 2048 --turns 4 --num-prompts 2 --prefix-len 200 --input-len 70 --output-len 8 >agent
 check "an agent's turns" "0 5 4" "$? $(wc -l <agent) $(grep -c '"name": "agent turn [1-4]", ' agent)"
 check "its first turn is new" 0 "$(sed -n 1p agent >one; field one cached_tokens)"
 check "its last one is not" yes "$(sed -n 4p agent >one; above_0 "$(field one cached_tokens)")"
 check "first tokens are timed" "yes yes yes" \
   "$(above_0 "$(field agent ttft_ms)") $(above_0 "$(field agent alone_ttft_ms)") $(above_0 "$(field agent largest_ratio)")"
+
+"$headrace" bench agent -c 2048 --endpoint /v1/completions --turns 2 --num-prompts 1 --prefix-len 100 --input-len 70 --output-len 8 >plain_agent
+check "an agent without a template" "0 3" "$? $(wc -l <plain_agent)"
 
 # A server of another process, with a key.
 "$headrace" serve --port 0 --api-key secret -c 1024 --max-num-seqs 4 >started 2>log &

@@ -18,7 +18,8 @@ namespace {
 using Texts = std::vector<std::string>;
 
 RequestResult answer(double begin_s, Texts::size_type tokens, double first_s, double step_s) {
-  RequestResult r{.status = 200, .begin_s = begin_s, .prompt_tokens = 10, .output_tokens = static_cast<int64_t>(tokens)};
+  RequestResult r{
+      .status = 200, .begin_s = begin_s, .prompt_tokens = 10, .output_tokens = static_cast<int64_t>(tokens)};
   for (size_t i = 0; i < tokens; ++i) r.pieces_s.push_back(begin_s + first_s + step_s * static_cast<double>(i));
   r.end_s = r.pieces_s.back();
   return r;
@@ -95,7 +96,8 @@ TEST(LoadStats, GoodputBoundsEachTime) {
 TEST(LoadStats, GoodputRefusesWhatIsNoBound) {
   EXPECT_EQ(goodput_failure("itl:5"), "--goodput: is 'itl:5', expected ttft:MS, tpot:MS or e2el:MS");
   for (const char* bound : {"ttft:", "ttft", "ttft:0", "ttft:-1", "ttft:5ms", "ttft:inf", "ttft:nan"}) {
-    EXPECT_EQ(goodput_failure(bound), str("--goodput: is '", bound, "', expected milliseconds above 0 behind the colon"));
+    EXPECT_EQ(goodput_failure(bound),
+              str("--goodput: is '", bound, "', expected milliseconds above 0 behind the colon"));
   }
 }
 
@@ -118,7 +120,8 @@ Texts events_of(std::string_view stream, size_t size) {
 
 TEST(SseReader, ReadsEventsThatAreCutAnywhere) {
   constexpr std::string_view kStream =
-      ": ping\n\nevent: x\ndata: one\n\ndata:two\r\ndata\r\ndata: lines\r\n\r\ndata: a\rdata:  b\r\rid: 7\n\ndata: left";
+      ": ping\n\nevent: x\ndata: one\n\ndata:two\r\ndata\r\ndata: lines\r\n\r\ndata: a\rdata:  b\r\rid: 7\n\ndata: "
+      "left";
   for (size_t size = 1; size < 20; ++size) {
     EXPECT_EQ(events_of(kStream, size), (Texts{"one", "two\nlines", "a\n b"})) << size;
   }
@@ -149,8 +152,9 @@ TEST(LoadHistory, GrowsAsTextOrAsMessages) {
   history.add_answer("b");
   history.add_user("c");
   EXPECT_NE(history.body(kCompletionsPath, {}).find(R"("prompt": "a\nbc")"), std::string::npos);
-  EXPECT_NE(history.body(kChatPath, {}).find(R"("messages": [{"role": "user", "content": "a\n"}, {"role": "assistant", )"
-                                             R"("content": "b"}, {"role": "user", "content": "c"}])"),
+  EXPECT_NE(history.body(kChatPath, {})
+                .find(R"("messages": [{"role": "user", "content": "a\n"}, {"role": "assistant", )"
+                      R"("content": "b"}, {"role": "user", "content": "c"}])"),
             std::string::npos);
   EXPECT_NE(history.body(kChatPath, {.only_letters = true}).find(R"("logit_bias": {"97": 100, )"), std::string::npos);
 }
@@ -171,8 +175,8 @@ TEST(ServerUrl, HasHostPortAndPrefix) {
 }
 
 TEST(ServerUrl, RefusesOthers) {
-  for (const char* text : {"", "127.0.0.1:8000", "https://host", "http://", "http://:80", "http://host:", "http://host:x",
-                           "http://[::1", "http://host:80:80"}) {
+  for (const char* text : {"", "127.0.0.1:8000", "https://host", "http://", "http://:80",
+                           "http://host:", "http://host:x", "http://[::1", "http://host:80:80"}) {
     EXPECT_THROW(server_url(text), Error) << text;
   }
 }
