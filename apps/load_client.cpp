@@ -364,7 +364,8 @@ std::string LoadClient::first_model() {
   Session session(*parts_);
   Link link(session.io());
   std::optional<std::string> list;
-  asio::co_spawn(session.io(), session.get(link, "/v1/models"),
+  const std::string path = "/v1/models";  // lives as long as the coroutine
+  asio::co_spawn(session.io(), session.get(link, path),
                  [&list](std::exception_ptr fault, std::optional<std::string> text) {
                    if (fault) std::rethrow_exception(std::move(fault));
                    list = std::move(text);

@@ -29,7 +29,8 @@ struct RequestResult {
 
 // Milliseconds that a request may take. What is not said is not bounded.
 struct Goodput {
-  double ttft_ms = std::numeric_limits<double>::infinity(), tpot_ms = ttft_ms, e2el_ms = ttft_ms;
+  static constexpr double kAny = std::numeric_limits<double>::infinity();
+  double ttft_ms = kAny, tpot_ms = kAny, e2el_ms = kAny;
 
   bool holds(const RequestResult& result) const;
 };

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 namespace headrace::app {

@@ -1,6 +1,7 @@
 // Parts of `headrace bench serve` and `bench agent`: statistics, texts, bodies and addresses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -120,7 +121,7 @@ Texts events_of(std::string_view stream, size_t size) {
 
 TEST(SseReader, ReadsEventsThatAreCutAnywhere) {
   constexpr std::string_view kStream =
-      ": ping\n\nevent: x\ndata: one\n\ndata:two\r\ndata\r\ndata: lines\r\n\r\ndata: a\rdata:  b\r\rid: 7\n\ndata: "
+      ": ping\n\nevent: x\ndata: one\n\ndata:two\r\ndata: lines\r\n\r\ndata: a\rdata:  b\r\rid: 7\n\ndata: "
       "left";
   for (size_t size = 1; size < 20; ++size) {
     EXPECT_EQ(events_of(kStream, size), (Texts{"one", "two\nlines", "a\n b"})) << size;
