@@ -15,7 +15,7 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kNumConversations = 3, kTurns = 20, kOutputLen = 32, kPrefixLen = 1024;
+constexpr int32_t kNumAgents = 3, kAgentTurns = 20, kAgentOutputLen = 32, kAgentPrefixLen = 1024;
 
 // One turn in all conversations.
 struct AgentTurn {
@@ -38,9 +38,9 @@ class Agent {
 
   void take_turn(AgentTurn& turn) {
     const TokenRatio& tokens = server_.tokens();
-    const int64_t prefix = num_known_ == 0 ? load_.prefix_len.value_or(kPrefixLen) : 0;
+    const int64_t prefix = num_known_ == 0 ? load_.prefix_len.value_or(kAgentPrefixLen) : 0;
     history_.add_user(words(tokens.words_for(input_len_ + prefix)));
-    const RequestResult result = answered(server_, history_, load_.output_len.value_or(kOutputLen));
+    const RequestResult result = answered(server_, history_, load_.output_len.value_or(kAgentOutputLen));
     history_.add_answer(result.answer);
     turn.ttft_s.push_back(result.ttft_s());
     turn.prompt_tokens = result.prompt_tokens, turn.cached_tokens = result.cached_tokens;
@@ -83,8 +83,8 @@ std::string line_of(size_t number, const AgentTurn& turn) {
 
 void bench_agent(const ModelFlags& model, const LoadFlags& load, int32_t input_len) {
   MeasuredServer server(model, load, load.path.empty() ? std::string(kChatPath) : load.path);
-  const int32_t conversations = load.num_prompts.value_or(kNumConversations);
-  std::vector<AgentTurn> turns(static_cast<size_t>(load.turns.value_or(kTurns)));
+  const int32_t conversations = load.num_prompts.value_or(kNumAgents);
+  std::vector<AgentTurn> turns(static_cast<size_t>(load.turns.value_or(kAgentTurns)));
   {
     Measuring progress("turns");
     int64_t done = 0;

@@ -152,16 +152,6 @@ std::optional<double> metric(const std::string& text, const std::string& name) {
   return std::strtod(text.c_str() + text.find(' ', at) + 1, nullptr);
 }
 
-}  // namespace
-
-struct LoadClient::Parts {
-  ServerUrl url;
-  std::string api_key;
-  std::vector<tcp::endpoint> addresses = {};
-};
-
-namespace {
-
 // A connection, and bytes of it that were read too far.
 struct Link {
   explicit Link(asio::io_context& io) : socket(io) {}
@@ -175,12 +165,12 @@ struct Link {
   beast::flat_buffer buffer = {};
 };
 
-}  // namespace
-
 // One load: its clock, its event loop, and its coroutines.
-class LoadClient::Session {
+class Session {
  public:
-  explicit Session(const Parts& parts) : parts_(parts) {}
+  // What it refers to is not owned.
+  Session(const ServerUrl& url, const std::string& api_key, const std::vector<tcp::endpoint>& addresses)
+      : url_(url), api_key_(api_key), addresses_(addresses) {}
 
   asio::io_context& io() { return io_; }
 
@@ -191,7 +181,7 @@ class LoadClient::Session {
     error = {};
     auto into_error = asio::redirect_error(asio::use_awaitable, error);
     if (!link.socket.is_open()) {
-      co_await asio::async_connect(link.socket, parts_.addresses, into_error);
+      co_await asio::async_connect(link.socket, addresses_, into_error);
       if (!error) link.socket.set_option(tcp::no_delay(true), error);
     }
     http::response_parser<SinkBody> parser;
@@ -240,9 +230,9 @@ class LoadClient::Session {
  private:
   http::request<http::string_body> request_of(http::verb method, const std::string& path,
                                               const std::string& body) const {
-    http::request<http::string_body> request(method, parts_.url.prefix + path, 11, body);
-    request.set(http::field::host, parts_.url.host + ':' + parts_.url.port);
-    if (!parts_.api_key.empty()) request.set(http::field::authorization, "Bearer " + parts_.api_key);
+    http::request<http::string_body> request(method, url_.prefix + path, 11, body);
+    request.set(http::field::host, url_.host + ':' + url_.port);
+    if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
     if (!body.empty()) request.set(http::field::content_type, "application/json");
     request.prepare_payload();
     return request;
@@ -320,7 +310,9 @@ class LoadClient::Session {
     outcome.process->most_bytes = std::max(outcome.process->most_bytes, *bytes);
   }
 
-  const Parts& parts_;
+  const ServerUrl& url_;
+  const std::string& api_key_;
+  const std::vector<tcp::endpoint>& addresses_;
   asio::io_context io_{1};
   const Clock::time_point begin_ = Clock::now();
   simdjson::dom::parser json_;
@@ -328,6 +320,16 @@ class LoadClient::Session {
   int64_t num_running_ = 0, num_all_ = 0;
   bool has_begun_all_ = false;
   double first_cpu_s_ = 0;
+};
+
+}  // namespace
+
+struct LoadClient::Parts {
+  Session session() const { return {url, api_key, addresses}; }
+
+  ServerUrl url;
+  std::string api_key;
+  std::vector<tcp::endpoint> addresses = {};
 };
 
 LoadClient::LoadClient(const ServerUrl& url, std::string api_key)
@@ -343,7 +345,7 @@ LoadClient::LoadClient(const ServerUrl& url, std::string api_key)
 LoadClient::~LoadClient() = default;
 
 RequestResult LoadClient::send(const std::string& path, const std::string& body) {
-  Session session(*parts_);
+  Session session = parts_->session();
   Link link(session.io());
   RequestResult result;
   asio::co_spawn(session.io(), session.ask(link, path, body), [&result](std::exception_ptr fault, RequestResult r) {
@@ -356,12 +358,12 @@ RequestResult LoadClient::send(const std::string& path, const std::string& body)
 
 LoadOutcome LoadClient::run(const LoadPlan& plan) {
   LoadOutcome outcome;
-  Session(*parts_).run(plan, outcome);
+  parts_->session().run(plan, outcome);
   return outcome;
 }
 
 std::string LoadClient::first_model() {
-  Session session(*parts_);
+  Session session = parts_->session();
   Link link(session.io());
   std::optional<std::string> list;
   const std::string path = "/v1/models";  // lives as long as the coroutine

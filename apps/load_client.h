@@ -54,7 +54,6 @@ class LoadClient {
 
  private:
   struct Parts;
-  class Session;
   std::unique_ptr<Parts> parts_;
 };
 

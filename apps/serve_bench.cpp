@@ -20,7 +20,7 @@
 namespace headrace::app {
 namespace {
 
-constexpr int32_t kNumPrompts = 100, kOutputLen = 128;
+constexpr int32_t kNumPrompts = 100, kAnswerTokens = 128;
 
 // What the conversations of one rate say, and when they begin.
 class Workload {
@@ -44,7 +44,7 @@ class Workload {
     }
     text += RandomWords(words_()).text(tokens.words_for(length(input_len_)));
     history.add_user(std::move(text));
-    std::string body = server.body(history, length(load_.output_len.value_or(kOutputLen)));
+    std::string body = server.body(history, length(load_.output_len.value_or(kAnswerTokens)));
     if (turn + 1 == load_.turns.value_or(1)) histories_.erase(conversation);
     return body;
   }
