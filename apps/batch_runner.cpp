@@ -17,11 +17,11 @@ struct BatchRunner::Job {
   int32_t line = 0;
   int64_t number = 0;  // of the line in the file
   std::optional<std::string> custom_id;
-  std::unique_ptr<CompletionResponse> response;
-  std::vector<GenerationRequest> requests;  // until they are submitted
-  std::vector<int64_t> ids;                 // of the engine's requests, one for each prompt
+  Work work;                 // its requests go when they are submitted
+  std::vector<int64_t> ids;  // of the engine's requests, one for each prompt
 
   int32_t num_choices = 0;
+  Response& response() const { return *work.response; }
 };
 
 BatchRunner::BatchRunner(AsyncLLM& llm, EventQueue& events, const BatchInput& input, PartialResults& results,
@@ -30,8 +30,7 @@ BatchRunner::BatchRunner(AsyncLLM& llm, EventQueue& events, const BatchInput& in
       events_(events),
       input_(input),
       config_(std::move(config)),
-      defaults_(llm.default_params()),
-      prompt_size_(llm.tokenizer(), llm.config().max_context_len),
+      model_(llm, config_.model_names, std::move(config_.chat), llm.default_params()),
       results_(results) {}
 
 BatchTotals BatchRunner::run(const GoOn& go_on) {
@@ -89,7 +88,7 @@ void BatchRunner::feed() {
       job->line = line, job->number = input_.number(line);
       try {
         read(*job);
-        warn_of_unknown(job->response->request());
+        warn_of_unknown(job->response().request());
         submit(job);
       } catch (const RequestError& error) {
         fail(*job, error);
@@ -108,31 +107,20 @@ void BatchRunner::feed() {
 void BatchRunner::read(Job& job) const {
   const BatchLine line(input_.text(job.line));
   job.custom_id = line.custom_id();
-  CompletionRequest request = completion_request(line.body(), defaults_);
-  check(request);
-  job.requests = generation_requests(request, llm_.tokenizer(), prompt_size_);
-  job.num_choices = request.num_choices();
-  std::vector<std::vector<int32_t>> prompts;
-  for (size_t i = 0; i < job.requests.size(); ++i) {
-    GenerationRequest& one = job.requests[i];
-    if (!one.params.seed) one.params.seed = stable_hash(str(config_.seed, ':', job.number, ':', i));
-    prompts.push_back(one.prompt_ids);
-  }
-  ResponseInfo head{.id = "cmpl-" + batch_line_id(job.number, job.custom_id),
-                    .created = input_.modified(),
-                    .model = request.model.empty() ? config_.model_names.front() : request.model,
-                    .shows_cached_tokens = false};
-  job.response =
-      std::make_unique<CompletionResponse>(std::move(request), std::move(head), std::move(prompts), llm_.tokenizer());
-}
-
-void BatchRunner::check(const CompletionRequest& request) const {
-  if (request.stream)
+  const JsonNode& body = line.body();
+  const auto work_of = line.is_chat() ? chat_work : completion_work;
+  job.work = work_of(body, model_,
+                     {.id = (line.is_chat() ? "chatcmpl-" : "cmpl-") + batch_line_id(job.number, job.custom_id),
+                      .created = input_.modified(),
+                      .model = {},
+                      .shows_cached_tokens = false});
+  if (job.response().request().stream)
     throw RequestError(400, "stream is true, expected false: a line of a batch has one response", "stream");
-  const std::vector<std::string>& names = config_.model_names;
-  if (request.model.empty() || std::ranges::find(names, request.model) != names.end()) return;
-  throw RequestError(404, str("model is '", printable(request.model), "', expected '", names.front(), "'"), "model",
-                     "model_not_found");
+  for (size_t i = 0; i < job.work.requests.size(); ++i) {
+    GenerationRequest& one = job.work.requests[i];
+    job.num_choices += one.n;
+    if (!one.params.seed) one.params.seed = stable_hash(str(config_.seed, ':', job.number, ':', i));
+  }
 }
 
 void BatchRunner::warn_of_unknown(const ApiRequest& request) {
@@ -149,7 +137,7 @@ void BatchRunner::submit(const std::shared_ptr<Job>& job) {
   room_.wait(lock, [&] { return is_stopping_ || num_submitted_ == 0 || num_submitted_ + more <= config_.window; });
   if (is_stopping_) return;
   try {
-    for (GenerationRequest& request : job->requests) {
+    for (GenerationRequest& request : job->work.requests) {
       const int64_t id = llm_.submit(std::move(request), events_);
       job->ids.push_back(id);
       places_.emplace(id, Place{job, static_cast<int32_t>(job->ids.size()) - 1});
@@ -163,7 +151,7 @@ void BatchRunner::submit(const std::shared_ptr<Job>& job) {
     if (error.code() == ErrorCode::kCuda) throw;
     throw request_error_of(error);
   }
-  job->requests.clear();
+  job->work.requests.clear();
   num_submitted_ += more;
 }
 
@@ -176,9 +164,9 @@ void BatchRunner::take(const GenerationEvent& event) {
     place = found->second;
   }
   try {
-    const auto then = place.job->response->push(place.prompt, event);
+    const auto then = place.job->response().push(place.prompt, event);
     if (then == Response::Then::kAbort) llm_.abort(event.request_id, event.choice);
-    if (place.job->response->done()) end(*place.job);
+    if (place.job->response().done()) end(*place.job);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kCuda || error.code() == ErrorCode::kIo) throw;
     for (const int64_t id : place.job->ids) llm_.abort(id);
@@ -187,8 +175,8 @@ void BatchRunner::take(const GenerationEvent& event) {
 }
 
 void BatchRunner::end(const Job& job) {
-  std::string body = job.response->json({});
-  const auto usage = job.response->usage();
+  std::string body = job.response().json({});
+  const auto usage = job.response().usage();
   const std::lock_guard lock(mutex_);
   totals_.prompt_tokens += usage.prompt_tokens;
   totals_.completion_tokens += usage.completion_tokens;

@@ -14,9 +14,8 @@
 
 #include "batch_input.h"
 #include "headrace/llm/async_llm.h"
-#include "headrace/serve/completion_response.h"
-#include "headrace/serve/prompt_size.h"
 #include "headrace/serve/request_error.h"
+#include "headrace/serve/work.h"
 #include "partial_results.h"
 
 namespace headrace::app {
@@ -27,9 +26,10 @@ struct BatchTotals {
 };
 
 struct BatchRunnerConfig {
-  std::vector<std::string> model_names;  // that a request's "model" may be; the first one stands in responses
-  uint64_t seed = 0;                     // requests without a seed have one that follows from this and their line
-  int32_t window = 1;                    // choices that the engine has at a time, running and waiting; not of one line
+  std::vector<std::string> model_names;   // that a request's "model" may be; the first one stands in responses
+  std::optional<ChatTemplate> chat = {};  // the model's; absent: lines of chats fail
+  uint64_t seed = 0;                      // requests without a seed have one that follows from this and their line
+  int32_t window = 1;                     // choices that the engine has at a time, running and waiting; not of one line
   std::function<void(const std::string&)> warn;
 };
 
@@ -55,7 +55,6 @@ class BatchRunner {
 
   void feed();
   void read(Job& job) const;
-  void check(const CompletionRequest& request) const;
   void warn_of_unknown(const ApiRequest& request);
   void submit(const std::shared_ptr<Job>& job);
   void take(const GenerationEvent& event);
@@ -69,9 +68,8 @@ class BatchRunner {
   AsyncLLM& llm_;
   EventQueue& events_;
   const BatchInput& input_;
-  const BatchRunnerConfig config_;
-  const SamplingParams defaults_;
-  const PromptSize prompt_size_;
+  BatchRunnerConfig config_;
+  const ServedModel model_;
   std::set<std::string> warned_;  // unknown fields
 
   std::mutex mutex_;  // of all that follows

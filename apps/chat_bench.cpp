@@ -16,14 +16,14 @@ constexpr int32_t kSharedPromptLen = 8192;  // at most; it fits the context
 
 using Ids = std::vector<int32_t>;
 
-struct Turn {
+struct MeasuredTurn {
   Ids answer;
   double first_token_s = 0;
   int32_t num_reused = 0;
 };
 
-Turn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
-  Turn turn;
+MeasuredTurn run_turn(Engine& engine, const Ids& prompt, int32_t max_tokens) {
+  MeasuredTurn turn;
   const auto start = std::chrono::steady_clock::now();
   engine.add(prompt, {.max_tokens = max_tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   while (!engine.idle()) {
@@ -62,7 +62,7 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     const Ids answer = run_turn(engine, text, kAnswerLen).answer,
               next = random_prompt(info, kPromptLen, seed + kRounds);
     text = joined(joined(std::move(text), answer), next);
-    const Turn second = run_turn(engine, text, 1);
+    const MeasuredTurn second = run_turn(engine, text, 1);
     seconds.push_back(second.first_token_s);
     num_reused = second.num_reused;
     num_tokens = static_cast<int32_t>(text.size());
@@ -91,7 +91,7 @@ void bench_shared_beginning(LLM& llm, const bench::Report& report) {
     // The second request leaves a state where it parts from the first, for the third.
     run_turn(engine, joined(shared, random_prompt(info, own_len, 1001 + 4 * round)), 1);
     run_turn(engine, joined(shared, random_prompt(info, own_len, 101 + 4 * round)), 1);
-    const Turn third = run_turn(engine, joined(shared, random_prompt(info, own_len, 102 + 4 * round)), 1);
+    const MeasuredTurn third = run_turn(engine, joined(shared, random_prompt(info, own_len, 102 + 4 * round)), 1);
     seconds.push_back(third.first_token_s);
     num_reused = third.num_reused;
     const Ids rest = random_prompt(info, own_len, 103 + 4 * round);

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "decoding_flags.h"
+#include "checked_model.h"
 #include "exit_status.h"
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/decoding/reference_loop.h"
@@ -79,35 +79,6 @@ void refuse_empty(const std::string& prompt, const GenerateFlags& flags, const s
   const Tokenizer tokenizer = tokenizer_of(directory, options);
   HR_REQUIRE(!tokenizer.encode(prompt, encoding_of(flags)).empty(), ErrorCode::kInvalidArgument,
              "the prompt is empty, expected a text: no token is put in front of it");
-}
-
-// Asks strategy and model what they refuse, before weights are read. Flags come first: the engine sees fields, and
-// would name a default to go back to where a flag is to be left out.
-void refuse_params(const GenerateFlags& flags, const ModelDescription& model, const LLMOptions& options) {
-  const StrategyConfig unasked;
-  LLMOptions named = options;
-  named.decoding.num_blocks = unasked.num_blocks;
-  named.decoding.merge = unasked.merge;
-  refuse_unread(checked_strategy(model, named, {}), asked_options(flags.decoding));
-  checked_strategy(model, options, params_of(flags.sampling, {}));
-}
-
-struct CheckedModel {
-  LLMOptions options;
-  ModelDescription description;
-};
-
-// Refuses what can be known to be wrong before the model is loaded for nothing.
-CheckedModel checked_model(const GenerateFlags& flags, const std::string& prompt, const std::string& demo) {
-  validate(params_of(flags.sampling, {}));
-  check_decoding(flags.decoding, flags.sampling.params.decoding);
-  LLMOptions options = options_of(flags.model);
-  set_decoding(options, flags.decoding);
-  const std::filesystem::path directory = model_directory(flags.model, demo);
-  refuse_empty(prompt, flags, directory, options);
-  ModelDescription description = read_description(directory, options.random_weights);
-  refuse_params(flags, description, options);
-  return {std::move(options), std::move(description)};
 }
 
 // JSON has no infinity.
@@ -241,7 +212,8 @@ int generate(GenerateFlags flags, const std::string& demo) {
   const std::string prompt = prompt_of(flags);
   const bool nothing = flags.sampling.params.max_tokens == 0;
   if (nothing) flags.sampling.params.max_tokens = 1;  // the engine makes a token or more
-  const auto [options, description] = checked_model(flags, prompt, demo);
+  const auto [options, description] = checked_model(flags, demo);
+  refuse_empty(prompt, flags, description.directory, options);
   for (const auto& sentence : {about_words, not_utf8("the prompt", prompt), escape_warning(flags)}) {
     warn(options, sentence);
   }
@@ -258,7 +230,7 @@ int generate(GenerateFlags flags, const std::string& demo) {
   const auto on_text = [&](std::string_view piece, const Completion& so_far) {
     if (!so_far.ids.empty()) finish_when_interrupted();
     if (timings.first_token_s == 0 && !so_far.ids.empty()) timings.first_token_s = seconds_since(start);
-    if (!flags.json) screen.text(piece);
+    screen.text(piece);
     return screen.reader_gone() || interrupted() ? StreamAction::kStop : StreamAction::kContinue;
   };
   if (flags.echo_prompt) screen.opening(prompt);

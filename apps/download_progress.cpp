@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "headrace/core/human_bytes.h"
 
 namespace headrace::app {
@@ -16,7 +18,7 @@ milliseconds interval_of(DownloadProgressText::Style style) {
 
 // "45 s", "12:05", "1:02:05"
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  const auto whole = std::llround(seconds);
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);

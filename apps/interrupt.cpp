@@ -13,11 +13,13 @@ namespace headrace::app {
 namespace {
 
 // A handler reads nothing but these.
-std::atomic<bool> seen{false}, finishes{false};
+std::atomic<int> seen{0}, borne{0};  // interrupts; those that do not end the program at once
+std::atomic<bool> ends{false};
 std::atomic<const char*> last_words{nullptr};
 
-extern "C" void on_interrupt(int) {
-  if (finishes && !seen.exchange(true)) return;
+extern "C" void on_interrupt(int signal) {
+  if (signal == SIGTERM) ends = true;
+  if (seen.fetch_add(1) < borne) return;
   const char* const bytes = last_words;
   if (bytes != nullptr && write(STDERR_FILENO, bytes, std::strlen(bytes)) < 0) _exit(kInterrupted);
   _exit(kInterrupted);
@@ -34,8 +36,12 @@ void catch_interrupts() {
   }
 }
 
-void finish_when_interrupted() { finishes = true; }
-bool interrupted() { return seen; }
+void finish_when_interrupted(int times) {
+  if (borne < times) borne = times;
+}
+bool interrupted() { return seen > 0; }
+bool take_interrupt() { return seen.exchange(0) > 0; }
+bool asked_to_end() { return ends; }
 void say_when_interrupted(const char* bytes) { last_words = bytes; }
 
 }  // namespace headrace::app

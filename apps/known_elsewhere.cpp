@@ -11,10 +11,6 @@ namespace {
 constexpr std::string_view kOnGpu = "--device cuda runs all layers on the GPU";
 constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
 constexpr std::string_view kServer = "headrace serve MODEL answers requests, and headrace run-batch those of a file";
-constexpr std::string_view kNoChat = "no chat template is applied yet; write the turns out, with --special-tokens";
-constexpr std::string_view kNoDialogue = "a command completes one prompt and ends";
-constexpr std::string_view kNoRun =
-    "there is no chat yet; headrace generate MODEL \"TEXT\" completes a text, and headrace list names the models here";
 constexpr std::string_view kPull = "headrace pull NAME downloads a model from Hugging Face's hub";
 constexpr std::string_view kWholeModel =
     "headrace pull NAME downloads all that a model needs; no files in GGUF are read";
@@ -23,6 +19,9 @@ constexpr std::string_view kOtherHub =
 constexpr std::string_view kToken = "HF_TOKEN is the variable with the hub's token; headrace pull has --token, too";
 constexpr std::string_view kCacheFolder = "HF_HUB_CACHE is the variable that names the cache of models";
 constexpr std::string_view kRemoval = "headrace rm NAME removes a model from Hugging Face's cache";
+constexpr std::string_view kChat = "headrace run MODEL chats, by the model's chat template";
+constexpr std::string_view kOneMessage = "headrace run MODEL \"TEXT\" answers one message";
+constexpr std::string_view kNoTemplate = "leave it out: headrace generate applies no chat template";
 constexpr std::string_view kNoMaking = "headrace reads models as they are; --adapter merges a LoRA while one is loaded";
 constexpr std::string_view kNoProcesses =
     "nothing runs in the background: a model is there as long as the command that runs it";
@@ -58,7 +57,7 @@ using Table = std::map<std::string_view, std::string_view>;
 const Table& sentences() {
   static const Table kSentences = {
       // Commands.
-      {"chat", kNoRun},
+      {"chat", kChat},
       {"complete", "headrace generate completes a text"},
       {"completion", "there is no completion for shells yet; headrace help lists the commands"},
       {"cache", "headrace list shows Hugging Face's cache, and headrace rm NAME removes a model from it"},
@@ -72,7 +71,6 @@ const Table& sentences() {
       {"push", "headrace uploads no models"},
       {"quantize", kNoMaking},
       {"remove", kRemoval},
-      {"run", kNoRun},
       {"server", kServer},
       {"stop", kNoProcesses},
       // GPUs and memory.
@@ -134,26 +132,27 @@ const Table& sentences() {
       {"--no-enable-prefix-caching", kPrefix},
       {"--disable-radix-cache", kPrefix},
       // Chat.
-      {"-cnv", kNoChat},
-      {"--conversation", kNoChat},
-      {"-st", kNoChat},
-      {"--single-turn", kNoChat},
-      {"-sys", kNoChat},
-      {"--system", kNoChat},
-      {"--system-prompt", kNoChat},
-      {"-sysf", kNoChat},
-      {"--jinja", kNoChat},
-      {"--chat-template", kNoChat},
-      {"--chat-template-file", kNoChat},
-      {"--tool-call-parser", kNoChat},
-      {"--reasoning-parser", kNoChat},
-      {"--think", kNoChat},
-      {"-no-cnv", "leave it out: no chat template is applied"},
-      {"--no-conversation", "leave it out: no chat template is applied"},
-      {"-i", kNoDialogue},
-      {"--interactive", kNoDialogue},
-      {"-if", kNoDialogue},
-      {"--interactive-first", kNoDialogue},
+      {"-cnv", kChat},
+      {"--conversation", kChat},
+      {"-st", kOneMessage},
+      {"--single-turn", kOneMessage},
+      {"-sys", kChat},
+      {"--system", kChat},
+      {"--system-prompt", kChat},
+      {"-sysf", kChat},
+      {"--jinja", "leave it out: chat templates are Jinja"},
+      {"--chat-template", kChat},
+      {"--chat-template-file", kChat},
+      {"--tool-call-parser", kChat},
+      {"--reasoning-parser", "leave it out: what stands between <think> and </think> is thinking"},
+      {"--think", "--enable-thinking true or false, of headrace run, is what chat templates read"},
+      {"--hidethinking", "leave it out: headrace run hides thinking behind one line; --thinking show shows it"},
+      {"-no-cnv", kNoTemplate},
+      {"--no-conversation", kNoTemplate},
+      {"-i", kChat},
+      {"--interactive", kChat},
+      {"-if", kChat},
+      {"--interactive-first", kChat},
       {"--keepalive", kNoProcesses},
       {"--keep-alive", kNoProcesses},
       // Models.
@@ -298,6 +297,9 @@ const Table& same_options() {
       {"--max-running-requests", "--max-num-seqs"},
       {"--max-batch-size", "--max-num-seqs"},
       {"--alias", "--served-model-name"},
+      {"-sys", "--system"},
+      {"--system-prompt", "--system"},
+      {"--chat-template-file", "--chat-template"},
       {"--repeat-penalty", "--repetition-penalty"},
       {"--stop-strings", "--stop"},
       {"--stop-sequence", "--stop"},

@@ -14,6 +14,7 @@
 #include "option_values.h"
 #include "parse_line.h"
 #include "puzzles.h"
+#include "run.h"
 #include "run_batch.h"
 #include "sampling_flags.h"
 #include "serve.h"
@@ -29,6 +30,7 @@ struct Commands {
   GenerateFlags generate, demo;
   ModelFlags perplexity, bench;
   PuzzleFlags puzzles;
+  RunFlags run;
   RunBatchFlags batch;
   PullFlags pull;
   ServeFlags serve;
@@ -76,6 +78,12 @@ void add_generate(CLI::App& app, Commands& c) {
       ->needs(json);
   add_decoding_flags(*generate, c.generate.decoding, c.generate.sampling.params);
   generate->callback([&c] { c.status = app::generate(c.generate); });
+}
+
+void add_run(CLI::App& app, Commands& c) {
+  CLI::App* command = app.add_subcommand("run", "chat with a model, or answer one message");
+  add_run_flags(*command, c.run);
+  command->callback([&c] { c.status = app::run(c.run); });
 }
 
 void add_demo(CLI::App& app, Commands& c) {
@@ -235,11 +243,13 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   app.set_help_all_flag("--help-all", "all options");
   app.require_subcommand(1);
   Commands commands;
-  for (ModelFlags* flags : {&commands.generate.model, &commands.demo.model, &commands.perplexity, &commands.batch.model,
-                            &commands.serve.model, &commands.puzzles.model, &commands.bench}) {
+  for (ModelFlags* flags :
+       {&commands.generate.model, &commands.run.generate.model, &commands.demo.model, &commands.perplexity,
+        &commands.batch.model, &commands.serve.model, &commands.puzzles.model, &commands.bench}) {
     flags->guard = &guard;
   }
   add_generate(app, commands);
+  add_run(app, commands);
   add_demo(app, commands);
   add_run_batch(app, commands);
   add_serve(app, commands);

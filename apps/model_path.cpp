@@ -88,6 +88,11 @@ std::string given_model(const ModelFlags& flags) {
   return flags.revision.empty() ? flags.model : flags.model + "@" + flags.revision;
 }
 
+// Whoever makes up weights wants none downloaded.
+Network network_of(const ModelFlags& flags) {
+  return flags.offline || flags.random_weights ? Network::kOffline : Network::kUsed;
+}
+
 }  // namespace
 
 std::vector<BundledModel> bundled_models() {
@@ -130,13 +135,14 @@ fs::path model_directory(const std::string& given, const std::string& demo, Netw
 }
 
 fs::path model_directory(const ModelFlags& flags, const std::string& demo) {
-  return model_directory(given_model(flags), demo, flags.offline ? Network::kOffline : Network::kUsed);
+  return model_directory(given_model(flags), demo, network_of(flags));
 }
 
 void require_model_name(const ModelFlags& flags) {
   const std::string given = given_model(flags);
   std::optional<Error> fault;
-  if (given.empty() || find_or_note(given, fault) || (downloadable(given) && !flags.offline)) return;
+  const bool offline = network_of(flags) == Network::kOffline || hub_is_offline();
+  if (given.empty() || find_or_note(given, fault) || (downloadable(given) && !offline)) return;
   throw fault ? *fault : no_model(given);
 }
 

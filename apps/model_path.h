@@ -30,7 +30,7 @@ enum class Network : unsigned char { kUsed, kOffline };
 // kModelFile if there is no such model; errors of the download as pull_model.
 std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid",
                                       Network network = Network::kUsed);
-// Resolves --model, --revision and --offline.
+// Resolves --model, --revision and --offline. With --random-weights nothing is downloaded.
 std::filesystem::path model_directory(const ModelFlags& flags, const std::string& demo = "fairy-hybrid");
 
 // Refuses what model_directory would refuse before it asks a hub.

@@ -72,7 +72,7 @@ bool reads_as_text(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, is_letter);
 }
 
-std::optional<std::string> place_words(GenerateFlags& flags) {
+std::optional<std::string> place_words(GenerateFlags& flags, std::string_view command) {
   ModelFlags& model = flags.model;
   std::span<const std::string> words = flags.words;
   std::optional<std::string> warning;
@@ -100,9 +100,9 @@ std::optional<std::string> place_words(GenerateFlags& flags) {
     }
     words = words.subspan(1);
   }
-  HR_REQUIRE(
-      words.empty(), ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is more than generate takes; a text of several words goes in quotes", fmt::join(words, " ")));
+  HR_REQUIRE(words.empty(), ErrorCode::kInvalidArgument,
+             fmt::format("'{}' is more than {} takes; a text of several words goes in quotes", fmt::join(words, " "),
+                         command));
   return warning;
 }
 

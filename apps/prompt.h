@@ -18,8 +18,8 @@ bool reads_as_text(std::string_view word);
 // Puts flags.words in their places: [MODEL] [PROMPT]. A single word is the prompt when --model is given, or when no
 // prompt is given elsewhere and the word names no model and reads as a text, or is empty. The prompt "-" is standard
 // input, as of --file. Error kInvalidArgument for words beyond these. Returns a warning about a single word that could
-// have been meant as a model's name; or nothing.
-std::optional<std::string> place_words(GenerateFlags& flags);
+// have been meant as a model's name; or nothing. `command` stands in errors.
+std::optional<std::string> place_words(GenerateFlags& flags, std::string_view command = "generate");
 
 // The prompt: --prompt or a word, --file, or what is piped into standard input without its last line feed, which
 // `echo` adds. Error kInvalidArgument where there is none. With --escape its escape sequences are replaced.

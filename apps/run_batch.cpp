@@ -151,9 +151,12 @@ void run_requests(const Run& run, const LLMOptions& options, RunReport& report) 
   const auto warn = [&options](const std::string& sentence) {
     if (options.log) options.log(LogLevel::kWarning, sentence);
   };
-  BatchRunner runner(
-      *llm, events, run.input, run.results,
-      {.model_names = run.names, .seed = run.flags.seed, .window = 2 * options.max_num_seqs, .warn = warn});
+  BatchRunner runner(*llm, events, run.input, run.results,
+                     {.model_names = run.names,
+                      .chat = ChatTemplate::of_model(run.description.directory),
+                      .seed = run.flags.seed,
+                      .window = 2 * options.max_num_seqs,
+                      .warn = warn});
   const BatchProgress progress(run.input.size());
   const auto begin = Clock::now();
   finish_when_interrupted();

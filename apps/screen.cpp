@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "environment.h"
+#include "headrace/core/error.h"
 #include "interrupt.h"
+#include "load_progress.h"
 #include "terminal.h"
 #include "trace_file.h"
 
@@ -25,13 +27,14 @@ DenoiseView::Reflow reflow_of(std::string_view term) {
 }  // namespace
 
 Screen::Screen(const GenerateFlags& flags, const LLM& llm)
-    : tokenizer_(llm.tokenizer()), on_terminal_(isatty(STDOUT_FILENO) != 0) {
+    : tokenizer_(llm.tokenizer()), on_terminal_(isatty(STDOUT_FILENO) != 0), is_silent_(flags.json) {
   const std::string_view term = variable("TERM");
-  const bool moves = on_terminal_ && !term.empty() && term != "dumb";
-  if (moves && !flags.json && llm.config().strategy != "autoregressive") {
+  moves_ = on_terminal_ && !is_silent_ && !term.empty() && term != "dumb";
+  has_colours_ = moves_ && variable("NO_COLOR").empty();
+  if (moves_ && llm.config().strategy != "autoregressive") {
     // For the widths of characters; no other thread prints or classifies any.
     std::setlocale(LC_CTYPE, "C.UTF-8");  // NOLINT(concurrency-mt-unsafe)
-    const auto colours = variable("NO_COLOR").empty() ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
+    const auto colours = has_colours_ ? DenoiseView::Colours::kYes : DenoiseView::Colours::kNo;
     view_.emplace(tokenizer_, window(), colours, reflow_of(term));
   }
   if (!flags.decoding.trace.empty()) trace_.emplace(flags.decoding.trace);
@@ -42,17 +45,46 @@ void Screen::open() {
   if (!first.empty()) text(first);
 }
 
+std::string Screen::dim(std::string_view text) const {
+  return has_colours_ ? str("\x1b[2m", text, "\x1b[0m") : std::string(text);
+}
+
+void Screen::dim_text(std::string_view piece) {
+  if (view_ || !has_colours_ || piece.empty()) return text(piece);
+  wipe_status();
+  write(dim(without_controls(piece, Keep::kLinesAndTabs)));
+}
+
+void Screen::wipe_status() {
+  if (std::exchange(has_status_, false)) write(LoadProgress::kWipe);
+}
+
+void Screen::show_status(std::string_view line) {
+  if (!moves_) return;
+  if (view_ && !has_status_) write(view_->finish());
+  wipe_status();
+  write(dim(without_controls(line)));
+  has_status_ = true;
+}
+
+void Screen::end_status(std::string_view line) {
+  wipe_status();
+  if (on_terminal_ && !is_silent_) write(dim(without_controls(line)) + "\n");
+}
+
 void Screen::text(std::string_view piece) {
   open();
+  if (!piece.empty()) wipe_status();
   if (view_) {
     view_->add(piece);
-  } else {
+  } else if (!is_silent_) {
     write(on_terminal_ ? without_controls(piece, Keep::kLinesAndTabs) : piece);
   }
 }
 
 void Screen::finish() {
   open();
+  wipe_status();
   if (!view_) return;
   view_->resize(window());
   write(view_->finish());
@@ -62,7 +94,7 @@ LLM::OnStep Screen::on_step() {
   if (!view_ && !trace_) return {};
   return [this](const StepReport& report) {
     open();
-    if (view_) {
+    if (view_ && !has_status_) {
       view_->resize(window());
       write(view_->show(report));
     }

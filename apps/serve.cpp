@@ -35,7 +35,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook{50};  // for signals and the engine's heartbeat
+constexpr const char* kDemoModel = "fairy-hybrid";  // served if none is named
+constexpr milliseconds kLook{50};                   // for signals and the engine's heartbeat
 
 LogFormat format_of(const ServeFlags& flags) {
   return flags.log_format == "json" ? LogFormat::kJson : LogFormat::kText;
@@ -111,9 +112,14 @@ std::string start_report(const AsyncLLM& llm, const std::vector<std::string>& na
       engine.max_context_len, at_once, engine.max_requests, url);
 }
 
-std::map<std::string, std::string> model_settings(const SamplingParams& of_model) {
-  const SamplingParams none;
+// How the model's generation_config.json draws tokens, by option; nothing of a model that is not here.
+std::map<std::string, std::string> settings_of_model(const ModelFlags& flags, const LLMOptions& options) {
+  const std::string revision = flags.revision.empty() ? "" : "@" + flags.revision;
+  const auto directory = find_model(flags.model.empty() ? kDemoModel : flags.model + revision);
   std::map<std::string, std::string> values;
+  if (!directory) return values;
+  const SamplingParams of_model = sampling_defaults(read_description(*directory, options.random_weights), options.log);
+  const SamplingParams none;
   const auto add = [&values](const char* name, auto value, auto otherwise) {
     if (value != otherwise) values[name] = fmt::format("{:g}", static_cast<double>(value));
   };
@@ -314,12 +320,12 @@ int serve(const ServeFlags& flags, const CLI::App& command, const Origins& origi
   LLMOptions options = options_of(flags.model);
   if (flags.no_prefix_caching) options.keep_text = SchedulerConfig::KeepText::kNo;
   options.log = timed_log(flags.model.log_level, format_of(flags));
-  const fs::path directory = model_directory(flags.model);
-  const ModelDescription description = read_description(directory, options.random_weights);
   if (flags.print_config) {
-    write_out(settings_text(command, origins, model_settings(sampling_defaults(description, options.log))));
+    write_out(settings_text(command, origins, settings_of_model(flags.model, options)));
     return 0;
   }
+  const fs::path directory = model_directory(flags.model, kDemoModel);
+  const ModelDescription description = read_description(directory, options.random_weights);
   if (!options.random_weights) require_model_files(directory);
   try {
     return serve_model(flags, description, for_many_requests(flags.many, description, std::move(options)));

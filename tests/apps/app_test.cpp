@@ -104,12 +104,13 @@ TEST(Suggest, OneSentenceForTheFirstUnknownArgument) {
   EXPECT_EQ(told({"generate", "-ngl", "99"}),
             "unknown option '-ngl' of headrace generate: --device cuda runs all layers on the GPU")
       << "and not -n with gl";
-  EXPECT_EQ(told({"generate", "--port=80"}),
-            "unknown option '--port' of headrace generate: there is no server yet; headrace run-batch runs the "
-            "requests of a file");
   EXPECT_EQ(
-      told({"serve"}),
-      "unknown command 'serve' of headrace: there is no server yet; headrace run-batch runs the requests of a file");
+      told({"generate", "--port=80"}),
+      "unknown option '--port' of headrace generate: headrace serve MODEL answers requests, and headrace run-batch "
+      "those of a file");
+  EXPECT_EQ(told({"server"}),
+            "unknown command 'server' of headrace: headrace serve MODEL answers requests, and headrace run-batch those "
+            "of a file");
   EXPECT_EQ(told({"generate", "-n", "-ngl"}), "");
   EXPECT_EQ(told({"--help"}) + told({"eval", "-h"}), "") << "which needs no command";
   EXPECT_EQ(told({}), "headrace needs a command; 'headrace --help' lists what there is");
@@ -181,10 +182,9 @@ TEST(Suggest, ShortNamesOfSeveralLettersAreNotCutIntoOthers) {
   const auto told = [&app](const std::string& word) { return unknown_argument(app, {"generate", word}).value_or(""); };
   const std::string listed = "' of headrace generate; 'headrace generate --help' lists what there is";
   EXPECT_EQ(told("-no-cnv"),
-            "unknown option '-no-cnv' of headrace generate: leave it out: no chat template is applied");
+            "unknown option '-no-cnv' of headrace generate: leave it out: headrace generate applies no chat template");
   EXPECT_EQ(told("-sys"),
-            "unknown option '-sys' of headrace generate: no chat template is applied yet; write the turns "
-            "out, with --special-tokens");
+            "unknown option '-sys' of headrace generate: headrace run MODEL chats, by the model's chat template");
   EXPECT_EQ(told("-ub"),
             "unknown option '-ub' of headrace generate: --max-num-batched-tokens is how much of a prompt runs at once");
   EXPECT_EQ(told("-sx"), "unknown option '-sx" + listed) << "a word that no table has";
@@ -404,7 +404,7 @@ TEST(OtherProgramsWords, ShortNamesOfLlamaCppAreAnswered) {
 }
 
 TEST(OtherProgramsWords, CommandsSayWhatToTypeToday) {
-  for (const char* word : {"run", "ps", "serve", "chat", "create", "download", "delete", "cache"}) {
+  for (const char* word : {"ps", "chat", "create", "download", "delete", "cache"}) {
     EXPECT_TRUE(known_elsewhere(word)) << word;
   }
   EXPECT_EQ(known_elsewhere("--tensor_parallel_size"), known_elsewhere("-tp"));

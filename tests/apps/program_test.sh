@@ -84,7 +84,7 @@ check "and a text, a model" 2 \
   "$(for word in "Once upon a time" fairy-hybrid; do message "$headrace" "$word"; done | grep -cF "of headrace; headrace generate [MODEL] \"TEXT\" completes a text, and 'headrace --help' lists what there is")"
 check "no help for words that are far from it" "headrace: unknown option '--temp' of headrace doctor; 'headrace doctor --help' lists what there is" \
   "$(message "$headrace" doctor --temp 1)"
-check "what shows a model" 1 "$(message "$headrace" show | grep -c 'headrace doctor MODEL says what one is$')"
+check "what shows a model" 1 "$(message "$headrace" info | grep -c 'headrace show MODEL says what a model is$')"
 check "a model that is empty" "headrace: --model: is empty, expected a directory or a name" "$(message "$headrace" generate '' -p x -n 1)"
 check "a model's name that is too long" "3 File name too long" \
   "$(status "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x) $(message "$headrace" generate "$(printf 'a%.0s' {1..300})" -p x | grep -o 'File name too long')"
@@ -204,7 +204,7 @@ check "unknown option" "headrace: unknown option '--max-token' of headrace gener
 check "unknown command" "headrace: unknown command 'genrate' of headrace; did you mean 'generate'?" \
   "$(message "$headrace" genrate -p x)"
 check "what is said of llama.cpp's -ngl, and of its -hf, which is not -h" "1 1" \
-  "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c '^headrace: org/tale: .*downloads no models')"
+  "$(message "$headrace" generate -p x -ngl 99 | grep -c -- '--device cuda') $(message "$headrace" generate -hf org/tale -p x | grep -c '^headrace: org/tale: .*nothing is downloaded$')"
 check "words that begin as an option does" "-no-cnv -sys -ub -tb" \
   "$(for word in -no-cnv -sys -ub -tb; do message "$headrace" generate -p x $word 2 | sed -n "s/^headrace: unknown option '\(.*\)' of headrace generate: .*/\1/p"; done | xargs)"
 check "what the demo does not take" "2 1 1" \

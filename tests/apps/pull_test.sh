@@ -48,7 +48,8 @@ fi
 check "the model is still here" "" "$(message "$headrace" "${write[@]}")"
 check "rm" "Removed org/tale: 24.0 MB are free again." "$("$headrace" rm org/tale --yes)"
 check "and it is gone" "no|3" "$([[ -e "$folder" ]] && echo yes || echo no)|$(status "$headrace" rm org/tale --yes)"
-check "show downloads nothing" "3 no" "$(status "$headrace" show org/tale) $([[ -e "$folder" ]] && echo yes || echo no)"
+check "show and random weights download nothing" "3 3 no" \
+  "$(status "$headrace" show org/tale) $(status "$headrace" "${write[@]}" --random-weights 1) $([[ -e "$folder" ]] && echo yes || echo no)"
 
 # Refusals: one sentence, and what to do.
 check "offline" "headrace: org/tale: is not downloaded, because HF_HUB_OFFLINE is set; headrace list names the models that are here|3" \

@@ -144,7 +144,7 @@ check "sentences of lines" "$(cat <<'EXPECTED'
 200 good null
 400 null the line is not valid JSON
 400 null custom_id is missing, expected a string
-400 chat url is '/v1/chat/completions', expected /v1/completions: no chat template is applied yet; write the turns out in a prompt
+400 chat messages is an empty list, expected one message or more
 400 long the prompt has N tokens, the context holds 512 with at least one new token
 404 model model is 'gpt-2', expected 'fairy-hybrid'
 400 stream stream is true, expected false: a line of a batch has one response

@@ -24,7 +24,7 @@ struct Answer {
 };
 
 constexpr std::string_view kUser = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
-constexpr std::string_view kThink = "<|im_start|>assistant\n<think>\n";
+constexpr std::string_view kThinkTag = "<|im_start|>assistant\n<think>\n";
 
 const Answer kAnswers[] = {
     {kUser, "", "", ""},
@@ -35,15 +35,15 @@ const Answer kAnswers[] = {
     {kUser, "\n\n<think>\n\n</think>\n\nHello", "", "Hello"},
     {kUser, "<think></think>", "", ""},
     {kUser, "<think>\n\n</think>\n\n", "", ""},
-    {kThink, "A b.\n</think>\n\nHello", "A b.", "Hello"},
-    {kThink, "</think>Hello", "", "Hello"},
-    {kThink, "<think>\nA b.\n</think>\nHello", "A b.", "Hello"},
+    {kThinkTag, "A b.\n</think>\n\nHello", "A b.", "Hello"},
+    {kThinkTag, "</think>Hello", "", "Hello"},
+    {kThinkTag, "<think>\nA b.\n</think>\nHello", "A b.", "Hello"},
     // The templates' way to forbid thinking.
     {"assistant\n<think>\n\n</think>\n\n", "Hello", "", "Hello"},
     // Never closed: the answer is cut off.
-    {kThink, "A b. ", "A b. ", ""},
-    {kThink, "A b.</thin", "A b.</thin", ""},
-    {kThink, " \n", "", ""},
+    {kThinkTag, "A b. ", "A b. ", ""},
+    {kThinkTag, "A b.</thin", "A b.</thin", ""},
+    {kThinkTag, " \n", "", ""},
     {kUser, "<think>A\n", "A\n", ""},
     {kUser, "<thin", "", "<thin"},
     // What looks like a tag and is none.
@@ -51,11 +51,11 @@ const Answer kAnswers[] = {
     {kUser, "A <think>b</think>", "", "A <think>b</think>"},
     {kUser, "</think>A", "", "</think>A"},
     {kUser, "<Think>A</Think>", "", "<Think>A</Think>"},
-    {kThink, "a </ b </thinking> </</think>c", "a </ b </thinking> </", "c"},
-    {kThink, "a<think>b</think>c</think>d", "a<think>b", "c</think>d"},
+    {kThinkTag, "a </ b </thinking> </</think>c", "a </ b </thinking> </", "c"},
+    {kThinkTag, "a<think>b</think>c</think>d", "a<think>b", "c</think>d"},
     {kUser, "<think>a</think>b<think>c</think>", "a", "b<think>c</think>"},
     {"user: what does <think> mean?\nassistant:", "It", "", "It"},
-    {kThink, "é\n \n😀</think>\n😀", "é\n \n😀", "😀"},
+    {kThinkTag, "é\n \n😀</think>\n😀", "é\n \n😀", "😀"},
 };
 
 TEST(ReasoningStream, TellsThinkingFromTheAnswerHoweverTheTextIsCut) {
@@ -70,7 +70,7 @@ TEST(ReasoningStream, TellsThinkingFromTheAnswerHoweverTheTextIsCut) {
 }
 
 TEST(ReasoningStream, ShowsTextAsSoonAsItCannotBecomeATag) {
-  ReasoningStream stream(kThink);
+  ReasoningStream stream(kThinkTag);
   EXPECT_EQ(stream.push("\nOne").reasoning, "One");
   EXPECT_EQ(stream.push(" two </t").reasoning, " two");
   EXPECT_EQ(stream.push("here> ").reasoning, " </there>");
@@ -88,7 +88,7 @@ TEST(ReasoningStream, KnowsWhetherTheModelThinks) {
   EXPECT_TRUE(stream.is_thinking());
   stream.push("</think>");
   EXPECT_FALSE(stream.is_thinking());
-  EXPECT_TRUE(ReasoningStream(kThink).is_thinking());
+  EXPECT_TRUE(ReasoningStream(kThinkTag).is_thinking());
 }
 
 }  // namespace

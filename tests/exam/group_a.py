@@ -162,7 +162,7 @@ FEATURES = {"presence_penalty": 1.5, "frequency_penalty": -1, "repetition_penalt
 @case("A20", "all pairs of features")
 def _(s):
     for one, two in itertools.combinations(FEATURES, 2):
-        reply = s.complete(seed=1, max_tokens=4, **{one: FEATURES[one], two: FEATURES[two]})
+        reply = s.complete(seed=1, max_tokens=3, **{one: FEATURES[one], two: FEATURES[two]})
         expect(reply.status == 200, f"{one} and {two}: {reply.status} {reply.body[:200]!r}")
         reply.body.decode("utf-8", "strict")
 
@@ -180,17 +180,20 @@ def chat(**fields):
     return {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
 
 
-@case("A16", "messages", quick=False)
+@case("A16", "messages")
 def _(s):
     path = "/v1/chat/completions"
     for messages in ([], None, 5, [5], [{}], [{"role": 5}], [{"role": "user", "content": 5}],
                      [{"role": "user", "content": ["a", 5]}], [{"role": "user", "content": [{"type": "image_url"}]}],
                      [{"role": "user", "content": [{"type": "text"}]}]):
         s.refuse({"messages": messages}, path, param="messages")
-    expect(s.post(path, {"messages": [{"role": "user", "content": "x"}] * 100_000}).status == 400, "100000 messages")
+    many = [{"role": "user", "content": "x"}] * 100_000
+    expect(s.refuse({"messages": many}, path).error()["code"] in ("context_length_exceeded", "chat_template_error"), "its code")
+    for streams in (False, True):
+        expect(s.post(path, chat(stream=streams)).status == 200, "a chat")
 
 
-@case("A17", "tools, schemas and other fields that change the answer", quick=False)
+@case("A17", "tools, schemas and other fields that change the answer")
 def _(s):
     for name, value in {"tools": [{"type": "function"}], "functions": [{}], "function_call": "auto", "tool_choice": "required",
                         "response_format": {"type": "json_object"}, "audio": {}, "chat_template": "x",

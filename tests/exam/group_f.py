@@ -1,5 +1,6 @@
 """Group F: life and operation."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ def _(s):
     kept = one.connect()
     kept.request("GET", "/readyz")
     expect(kept.getresponse().read() is not None, "ready")
-    streams = [one.stream(max_tokens=900) for _ in range(4)]
+    streams = [one.stream(max_tokens=300) for _ in range(4)]
     for stream in streams:
         expect(stream.recv(64), "it streams")
     one.process.send_signal(signal.SIGTERM)
@@ -77,8 +78,10 @@ def _(s):
         return done.returncode, done.stdout, done.stderr
 
     with tempfile.TemporaryDirectory() as folder:
+        numbers = itertools.count()
+
         def file(text):
-            path = os.path.join(folder, "config.toml")
+            path = os.path.join(folder, f"config{next(numbers)}.toml")
             with open(path, "w") as out:
                 out.write(text)
             return path
@@ -90,9 +93,9 @@ def _(s):
                 (2, "--port", ["--port", "1", "--port", "2"], {}),
                 (2, "HEADRACE_PORT", [], {"HEADRACE_PORT": "abc"}),
                 (2, "did you mean port", ["--config", file("prot = 1")], {}),
-                (2, "config.toml", ["--config", file("port = 'abc'")], {}),
+                (2, "config1.toml", ["--config", file("port = 'abc'")], {}),
                 (2, "line 1", ["--config", file("port = [")], {}),
-                (2, "config.toml", ["--config", file("port = {a = 1}")], {}),
+                (2, "config3.toml", ["--config", file("port = {a = 1}")], {}),
                 (2, "1 MiB", ["--config", file("#" * (2 << 20))], {}),
                 (2, "cannot be read", ["--config", folder + "/none.toml"], {}),
                 (2, "queue", ["--queue-timeout", "60x"], {}),

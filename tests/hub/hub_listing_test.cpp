@@ -101,15 +101,6 @@ TEST(ModelFiles, SayWhichWeightsAreThereInstead) {
       "reads no others");
 }
 
-TEST(ModelFiles, NeedASizeAndAHash) {
-  HubListing listing = listing_of({"model.safetensors"});
-  listing.files[0].etag = "W/1";
-  EXPECT_EQ(refusal_of([&] { model_files(listing, "org/a"); }).code, ErrorCode::kModelFile);
-  listing = listing_of({"model.safetensors"});
-  listing.files[0].size = -1;
-  EXPECT_EQ(refusal_of([&] { model_files(listing, "org/a"); }).code, ErrorCode::kModelFile);
-}
-
 using CertificateBundle = testing_support::FakeRoot;
 
 TEST_F(CertificateBundle, IsWhereTheDistributionKeepsIt) {

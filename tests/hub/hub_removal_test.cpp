@@ -36,7 +36,7 @@ class Removal : public testing_support::FakeRoot {
   bool here(const std::string& path) const { return fs::exists(fs::symlink_status(root_ / path)); }
   // A blob whose content is in the shared store, as huggingface_hub 2 makes them.
   std::string share(const std::string& blob_path, const std::string& repository) {
-    const std::string hash(64, 'e'), content = "blobs/ee/" + hash;
+    std::string content = "blobs/ee/" + std::string(64, 'e');
     write("blobs/.huggingface-shared-blobs", "1\n");
     write(content, "shared weights");
     std::ofstream(root_ / (content + ".refs"), std::ios::app) << repository << "/blobs/" << blob_path << "\n";

@@ -173,6 +173,13 @@ TEST_F(Pull, BeginsAgainWhereTheServerIgnoresTheRange) {
   expect_all_here();
 }
 
+TEST_F(Pull, BeginsAgainWhereTheServerHasNoSuchRange) {
+  put_fault({.path = "model.safetensors", .cut_after = 1000});
+  put_fault({.path = "model.safetensors", .status = 416});
+  pulled();
+  expect_all_here();
+}
+
 TEST_F(Pull, BeginsAgainWhereWhatWasLeftIsNotTheFile) {
   const fs::path blobs = root_ / "models--org--a" / "blobs";
   const HubStore store(root_, "org/a");
@@ -230,6 +237,32 @@ TEST_F(Pull, ABusyHubIsAskedAgain) {
   EXPECT_NE(refusal.sentence.find(": answers with status 503; try again later"), std::string::npos) << refusal.sentence;
 }
 
+// As mirrors and proxies of companies are.
+TEST_F(Pull, AHubThatListsNamesAloneIsAskedForEachFile) {
+  hub_.list_names_alone();
+  SmallHub elsewhere;
+  elsewhere.set_repository("org/a", files_);
+  hub_.redirect_weights_to(elsewhere.endpoint());
+  const HubClient client(settings());
+  EXPECT_EQ(plan_pull(client, root_, {"org/a"}).missing_bytes, 350002);
+  pulled();
+  expect_all_here();
+  put_fault({.path = "config.json", .headers = {{"ETag", "\"v1\""}}});
+  const auto refusal = refusal_of([this] { pulled(); });
+  EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
+  EXPECT_NE(refusal.sentence.find("does not say the size and the hash of config.json"), std::string::npos)
+      << refusal.sentence;
+}
+
+TEST_F(Pull, SeveralFilesComeAtOnceAndNoMoreThanTheSettingsSay) {
+  hub_.set_bytes_per_s(1000000);
+  HubSettings two = settings();
+  two.parallel = 2;
+  pull_with(two);
+  EXPECT_EQ(hub_.most_at_once(), 2);
+  expect_all_here();
+}
+
 TEST_F(Pull, TheTokenStaysWithTheHub) {
   SmallHub elsewhere;
   elsewhere.set_repository("org/a", files_);
@@ -280,6 +313,13 @@ TEST_F(Pull, SaysWhatTheHubLacks) {
               pull_with(settings(), {"org/a", "v9"});
             }).sentence,
             "org/a: has no revision 'v9' on " + hub_.endpoint());
+}
+
+TEST_F(Pull, SaysWhichFileOfTheListIsNotThere) {
+  put_fault({.path = "config.json", .status = 404, .headers = {{"X-Error-Code", "EntryNotFound"}}});
+  EXPECT_EQ(refusal_of([this] { pulled(); }).sentence,
+            "org/a: the hub lists a file that it does not have: " + hub_.endpoint() + "/org/a/resolve/" + commit_ +
+                "/config.json");
 }
 
 TEST_F(Pull, SaysThatTheHubCannotBeReached) {

@@ -6,7 +6,9 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <charconv>
+#include <utility>
 
+#include "headrace/core/scope_end.h"
 #include "headrace/hub/content_hash.h"
 #include "headrace/text/json_string.h"
 
@@ -66,7 +68,7 @@ std::string SmallHub::endpoint() const { return fmt::format("http://127.0.0.1:{}
 std::string SmallHub::set_repository(const std::string& name, const Files& files) {
   std::string all;
   for (const auto& [path, file] : files) all += path + "\n" + etag_of(file) + "\n";
-  const std::string commit = hash_of(all, 40);
+  std::string commit = hash_of(all, 40);
   const std::lock_guard lock(mutex_);
   Repository& repository = repositories_[name];
   repository.commit = commit;
@@ -122,6 +124,7 @@ void SmallHub::serve(tcp::socket& socket) {
   {
     const std::lock_guard lock(mutex_);
     seen_.push_back(request);
+    most_at_once_ = std::max<int>(most_at_once_, ++at_once_);
   }
   answer(socket, request);
   socket.shutdown(tcp::socket::shutdown_both, error);
@@ -168,6 +171,10 @@ SmallHub::Answer SmallHub::listing(const std::string& name, const std::string& r
   }
   std::string files;
   for (const auto& [path, file] : repository.files) {
+    if (names_alone_) {
+      files += fmt::format(R"({}{{"rfilename": {}}})", files.empty() ? "" : ", ", json_string(path));
+      continue;
+    }
     const std::string pointer = hash_of("pointer to " + etag_of(file), 40);
     const std::string lfs = file.lfs ? fmt::format(R"(, "lfs": {{"{}": "{}", "size": {}, "pointerSize": 134}})",
                                                    tree ? "oid" : "sha256", etag_of(file), file.content.size())
@@ -217,11 +224,15 @@ bool SmallHub::send(tcp::socket& socket, const Seen& request, Answer answer, con
     answer.body = begin < answer.body.size() ? answer.body.substr(begin) : "";
     answer.headers["Content-Range"] = fmt::format("bytes {}-{}/{}", begin, std::stoul(whole) - 1, whole);
   }
+  bool counted = true;
+  const auto leave = [&] { at_once_ -= std::exchange(counted, false) ? 1 : 0; };
+  const ScopeEnd left(leave);
   std::string head = fmt::format("HTTP/1.1 {} x\r\nConnection: close\r\n", answer.status);
   if (!fault.no_length) head += fmt::format("Content-Length: {}\r\n", answer.body.size());
   for (const auto& [name, value] : answer.headers) head += fmt::format("{}: {}\r\n", name, value);
   head += "\r\n";
   boost::system::error_code error;
+  if (answer.body.empty() || request.method == "HEAD") leave();  // before the client knows that this is all
   asio::write(socket, asio::buffer(head), error);
   if (request.method == "HEAD") return !error;
   const std::string_view body = std::string_view(answer.body).substr(0, fault.cut_after.value_or(answer.body.size()));
@@ -233,6 +244,7 @@ bool SmallHub::send(tcp::socket& socket, const Seen& request, Answer answer, con
       for (int i = 0; i < 150 && !ends_; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return false;
     }
+    if (sent + piece == body.size()) leave();
     sent += asio::write(socket, asio::buffer(body.data() + sent, piece), error);
     if (bytes_per_s_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(1000000 * piece / bytes_per_s_));
   }

@@ -49,7 +49,9 @@ class SmallHub {
   void set_gated(const std::string& name, const std::string& token);  // files go to those who have it
   void redirect_weights_to(std::string endpoint);  // another hub, which has the same repository; empty: nowhere
   void set_bytes_per_s(size_t rate) { bytes_per_s_ = rate; }
+  void list_names_alone() { names_alone_ = true; }  // without sizes and hashes
   void add_fault(Fault fault);
+  int most_at_once() const { return most_at_once_; }  // requests that were answered at a time
   // Requests so far.
   std::vector<Seen> seen() const;
   int64_t count(const std::string& path) const;  // whose path holds `path`
@@ -81,7 +83,8 @@ class SmallHub {
   std::vector<Seen> seen_;
   std::string weights_elsewhere_;
   std::atomic<size_t> bytes_per_s_ = 0;  // 0: no limit
-  std::atomic<bool> ends_ = false;
+  std::atomic<bool> ends_ = false, names_alone_ = false;
+  std::atomic<int> at_once_ = 0, most_at_once_ = 0;
   boost::asio::io_context context_;
   boost::asio::ip::tcp::acceptor acceptor_;
   std::vector<std::jthread> connections_;

@@ -29,10 +29,8 @@ TEST(BatchLine, SaysWhatIsWrongWithIt) {
       {R"({"custom_id": "a", "method": "GET"})", "method is 'GET', expected POST"},
       {R"({"custom_id": "a", "method": "POST"})", "url is missing, expected /v1/completions"},
       {R"({"custom_id": "a", "method": "POST", "url": "/v1/embeddings"})",
-       "url is '/v1/embeddings', expected /v1/completions"},
-      {R"({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"})",
-       "url is '/v1/chat/completions', expected /v1/completions: no chat template is applied yet; write the turns out "
-       "in a prompt"},
+       "url is '/v1/embeddings', expected /v1/completions or /v1/chat/completions"},
+      {R"({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions"})", "body is missing, expected an object"},
       {R"({"custom_id": "a", "method": "POST", "url": "/v1/completions"})", "body is missing, expected an object"},
       {R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": "x"})",
        "body is a string, expected an object"},

@@ -77,6 +77,28 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_EQ(r.cache_salt, "s");
 }
 
+TEST(CompletionRequest, SaysHowADiffusionModelDecodes) {
+  const DecodingParams d =
+      read(R"("headrace": {"decoding": {"threshold": 0.5, "accept": "margin", "steps": 4, "schedule": "reference", )"
+           R"("cfg_scale": null}})")
+          .params.decoding;
+  EXPECT_EQ(d.threshold, 0.5f);
+  EXPECT_EQ(d.rule, DecodingParams::Rule::kMargin);
+  EXPECT_EQ(d.steps, 4);
+  EXPECT_EQ(d.schedule, DecodingParams::Schedule::kReference);
+  for (const auto& [member, sentence] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"("steps": 0)", "headrace.decoding.steps is 0, expected an integer from 1 to 1048576"},
+           {R"("accept": "x")",
+            "headrace.decoding.accept is a string, expected one of confidence, margin, entropy, entropy_bound, "
+            "leftmost, "
+            "random"},
+           {R"("blocks": 1)", "headrace.decoding.blocks is unknown"}}) {
+    const auto error = error_of(str(R"({"prompt": "a", "headrace": {"decoding": {)", member, "}}}"));
+    ASSERT_TRUE(error) << member;
+    EXPECT_STREQ(error->what(), sentence);
+  }
+}
+
 TEST(CompletionRequest, NullIsAsGoodAsAbsent) {
   for (const FieldDescription& field : completion_fields()) {
     if (field.name == "prompt") continue;

@@ -16,6 +16,7 @@ struct Completion {
   int32_t num_reused = 0;       // prompt tokens taken from the prefix cache
   int32_t num_visible = 0;      // ids with some text in `text`: no end token, no stop text
   int32_t num_first = 0;        // of these, from the step of the first id
+  int64_t sequence_id = 0;      // the engine's number of the request (Engine::why_miss)
   int32_t num_forwards = 0;     // forward passes that sampled or stored tokens
 
   double tokens_per_forward() const { return num_forwards > 0 ? static_cast<double>(num_visible) / num_forwards : 0; }

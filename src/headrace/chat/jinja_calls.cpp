@@ -41,9 +41,13 @@ void Renderer::run_loop(const For& node, const Value& items, int32_t depth0) {
   loop.is_filtered = node.condition != nullptr;
   loop.depth0 = depth0;
   loop.outer_begin = frame_begin_, loop.outer_end = bindings_.size();
-  while (const std::optional<Value> item = next_item(loop))
-    if (run_iteration(shared, loop, *item) == Flow::kBreak) return;
-  if (loop.index0 >= 0) return;
+  bool is_complete = false;  // an iteration ran to its end: break and continue count as none, as in Jinja
+  while (const std::optional<Value> item = next_item(loop)) {
+    const Flow flow = run_iteration(shared, loop, *item);
+    if (flow == Flow::kBreak) break;
+    is_complete |= flow == Flow::kNext;
+  }
+  if (is_complete) return;
   const Scope scope(*this);
   run(node.otherwise);
 }

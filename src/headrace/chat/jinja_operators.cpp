@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "headrace/chat/jinja_text.h"
 #include "headrace/chat/python_format.h"
 
 namespace headrace::jinja {
@@ -115,10 +116,16 @@ Value repeated(const Context& context, const Value& value, int64_t count) {
 bool is_repeatable(const Value& value) { return value.text() != nullptr || value.list() != nullptr; }
 
 Value sum_of_texts(const Context& context, const Text& left, const Text& right) {
+  const bool is_markup = left.is_markup || right.is_markup;
   TextBuilder builder(&context.meter);
-  builder.append(left);
-  builder.append(right);
-  return builder.finish();
+  for (const Text* text : {&left, &right}) {
+    if (is_markup && !text->is_markup) {
+      builder.append(*escaped_html(context, *text));
+    } else {
+      builder.append(*text);
+    }
+  }
+  return is_markup ? builder.finish_markup() : builder.finish();
 }
 
 Value sum_of_lists(const Context& context, const List& left, const List& right) {

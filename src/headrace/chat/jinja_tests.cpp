@@ -31,7 +31,7 @@ bool is_float(const Value& value) { return value.is_float(); }
 bool is_number(const Value& value) { return value.is_number(); }
 bool is_text(const Value& value) { return value.text() != nullptr; }
 bool is_mapping(const Value& value) { return value.dict() != nullptr; }
-bool is_never(const Value&) { return false; }
+bool is_escaped(const Value& value) { return is_text(value) && value.text()->is_markup; }
 
 bool is_sequence(const Value& value) {
   const bool range = value.object() != nullptr && value.object()->kind == Object::Kind::kRange;
@@ -105,7 +105,7 @@ constexpr std::pair<std::string_view, TestBody> kTests[] = {{"!=", compares<Oper
                                                             {"divisibleby", is_divisible},
                                                             {"eq", compares<Operator::kEqual>},
                                                             {"equalto", compares<Operator::kEqual>},
-                                                            {"escaped", plain<is_never>},
+                                                            {"escaped", plain<is_escaped>},
                                                             {"even", has_rest_of_two<0>},
                                                             {"false", plain<is_false>},
                                                             {"filter", names<is_filter>},
@@ -145,7 +145,7 @@ bool is_test(std::string_view name) { return test_of(name) != nullptr; }
 bool Renderer::tested(std::string_view name, const Value& input, const CallArguments& arguments) {
   context_.meter.step();
   const TestBody body = test_of(name);
-  if (body == nullptr) fail("No test named ", quoted(name), ".");
+  if (body == nullptr) fail("No test named ", quoted(name), " found.");
   return body(context_, input, arguments);
 }
 

@@ -253,7 +253,17 @@ TextPtr reversed(const Context& context, const Text& text) {
   return builder.finish();
 }
 
-TextPtr escaped_html(const Context& context, const Text& text) { return mapped(context, text, append_html); }
+TextPtr escaped_html(const Context& context, const Text& text) {
+  TextBuilder builder(&context.meter);
+  append_mapped_part(builder, {&text, 0, text.bytes.size()}, append_html);
+  return builder.finish_markup();
+}
+
+TextPtr safe_html(const Context& context, const Text& text) {
+  TextBuilder builder(&context.meter);
+  builder.append(text);
+  return builder.finish_markup();
+}
 
 bool all_characters(const Text& text, bool (*passes)(char32_t)) {
   for (size_t at = 0; at < text.bytes.size();)

@@ -33,7 +33,9 @@ TextPtr capitalized(const Context& context, const Text& text);
 // str.title(): each letter behind a character without case as the first of a word.
 TextPtr titled(const Context& context, const Text& text);
 TextPtr reversed(const Context& context, const Text& text);
+// Markup: the text with HTML's marks escaped, or as it stands.
 TextPtr escaped_html(const Context& context, const Text& text);
+TextPtr safe_html(const Context& context, const Text& text);
 
 // True if there is a character and all of them pass.
 bool all_characters(const Text& text, bool (*passes)(char32_t));

@@ -70,7 +70,18 @@ Value string(Renderer& renderer, const Value& input, const CallArguments& argume
 
 Value escape(Renderer& renderer, const Value& input, const CallArguments& arguments) {
   const Parameters none("escape", arguments, {});
+  if (input.text() != nullptr && input.text()->is_markup) return input;
   return escaped_html(renderer.context(), *to_text(renderer.context(), input));
+}
+
+Value force_escape(Renderer& renderer, const Value& input, const CallArguments& arguments) {
+  const Parameters none("forceescape", arguments, {});
+  return escaped_html(renderer.context(), *to_text(renderer.context(), input));
+}
+
+Value safe(Renderer& renderer, const Value& input, const CallArguments& arguments) {
+  const Parameters none("safe", arguments, {});
+  return safe_html(renderer.context(), *to_text(renderer.context(), input));
 }
 
 Value center(Renderer& renderer, const Value& input, const CallArguments& arguments) {
@@ -312,7 +323,7 @@ constexpr std::pair<std::string_view, FilterBody> kFilters[] = {{"abs", absolute
                                                                 {"escape", escape},
                                                                 {"filesizeformat", unsupported<kFileSize>},
                                                                 {"float", to_float},
-                                                                {"forceescape", escape},
+                                                                {"forceescape", force_escape},
                                                                 {"format", format},
                                                                 {"indent", indent},
                                                                 {"int", to_int},
@@ -321,7 +332,7 @@ constexpr std::pair<std::string_view, FilterBody> kFilters[] = {{"abs", absolute
                                                                 {"random", unsupported<kRandom>},
                                                                 {"replace", replace},
                                                                 {"round", round},
-                                                                {"safe", string},
+                                                                {"safe", safe},
                                                                 {"string", string},
                                                                 {"striptags", unsupported<kStripTags>},
                                                                 {"title", title},

@@ -61,9 +61,10 @@ void TextBuilder::repeat(const Text& text, size_t count) {
   for (size_t i = 0; i < count; ++i) append(text);
 }
 
-TextPtr TextBuilder::finish() {
+TextPtr TextBuilder::finish(bool is_markup) {
   auto text = std::make_shared<Text>();
   text->is_ascii = all_ascii(bytes_);
+  text->is_markup = is_markup;
   text->bytes = std::move(bytes_);
   text->literal = std::move(literal_);
   text->held = std::move(held_);

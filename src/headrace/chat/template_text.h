@@ -21,6 +21,7 @@ struct Text {
   std::string bytes;              // valid UTF-8
   std::vector<TextSpan> literal;  // ascending, not empty, apart
   bool is_ascii = true;
+  bool is_markup = false;  // of the filters safe and escape: "+" escapes what is added to it
   HeldMemory held;
 };
 using TextPtr = std::shared_ptr<const Text>;
@@ -44,10 +45,12 @@ class TextBuilder {
   void repeat(const Text& text, size_t count);
   size_t size() const { return bytes_.size(); }
   // The builder is empty behind it.
-  TextPtr finish();
+  TextPtr finish() { return finish(false); }
+  TextPtr finish_markup() { return finish(true); }
 
  private:
   static constexpr size_t kOverhead = sizeof(Text) + 32;
+  TextPtr finish(bool is_markup);
   void add_literal(size_t begin, size_t end);
   void reserve(size_t more);
 

@@ -118,12 +118,22 @@ void Connection::on_body_part() {
       write();
     }
   }
+  count_body(size);
+  if (set_.incoming_bytes() > set_.config().max_incoming_bytes) {
+    return refuse({503, "the server is receiving as many bytes of requests as it takes"});
+  }
   size_t come = size - *body_counted_;
   extend(phase_deadline_, come, set_.config().body_time);
   body_counted_ = size - come;
 }
 
+void Connection::count_body(size_t bytes) {
+  set_.incoming_bytes() += bytes - body_bytes_;
+  body_bytes_ = bytes;
+}
+
 void Connection::dispatch() {
+  count_body(0);
   HttpRequest request = std::move(parser_->request());
   request.peer = peer_;
   request.id = set_.id_of(request);
@@ -167,9 +177,8 @@ void Connection::deliver() {
 namespace {
 
 bool asks_to_close(const ResponseHead& head) {
-  return std::ranges::any_of(head.headers, [](const auto& header) {
-    return header.first == "connection" && header.second == "close";
-  });
+  return std::ranges::any_of(
+      head.headers, [](const auto& header) { return header.first == "connection" && header.second == "close"; });
 }
 
 }  // namespace
@@ -201,6 +210,7 @@ void Connection::refuse(const HttpRefusal& why) {
   }
   const std::string body = set_.error_body(why);
   response_.keeps_alive = false;
+  count_body(0);
   add_head({.status = why.status, .content_type = "application/json"}, body.size());
   if (!response_.answers_head) backlog_ += body;
   parser_.reset();
@@ -324,6 +334,7 @@ void Connection::close() {
   const auto self = shared_from_this();
   IoError error;
   socket_.close(error);
+  count_body(0);
   if (const auto channel = std::exchange(response_.channel, nullptr)) {
     set_.end_response();
     try {

@@ -56,6 +56,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_input_end();
   void read_request();
   void on_body_part();
+  void count_body(size_t bytes);
   void dispatch();
   void add_head(const ResponseHead& head, std::optional<size_t> content_length);
   void fail_response();
@@ -76,6 +77,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string input_;                      // read, and not parsed yet
   std::unique_ptr<RequestParser> parser_;  // of kReading
   std::optional<size_t> body_counted_;     // bytes of its body that the deadline knows of
+  size_t body_bytes_ = 0;                  // bytes of its body that the set knows of
   Response response_;                      // of kServing
   std::string backlog_;                    // to be written
   size_t written_ = 0;                     // bytes of the backlog

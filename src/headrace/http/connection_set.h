@@ -32,7 +32,8 @@ class ConnectionSet {
   std::string error_body(const HttpRefusal& why) const;
   std::vector<char>& scratch() { return scratch_; }  // what a read returns; not kept for a connection that is idle
   const std::string& date();
-  std::string id_of(const HttpRequest& request);  // the client's, or a new one
+  std::string id_of(const HttpRequest& request);        // the client's, or a new one
+  size_t& incoming_bytes() { return incoming_bytes_; }  // of bodies that are not complete
   void begin_response();
   void end_response();
   void count_refusal() { ++num_refused_; }
@@ -49,6 +50,7 @@ class ConnectionSet {
   std::vector<std::shared_ptr<Connection>> connections_;
   std::vector<char> scratch_;
   bool is_ending_ = false;
+  size_t incoming_bytes_ = 0;
   std::string date_;
   std::time_t date_time_ = 0;
   std::string id_prefix_;

@@ -1,5 +1,7 @@
 #include "headrace/http/http_server.h"
 
+#include <algorithm>
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -45,7 +47,7 @@ struct HttpServer::Parts {
   std::deque<Listener> listeners;
   const milliseconds interval;
   uint16_t port = 0;
-  bool ends = false;
+  std::atomic<bool> ends = false;
   std::thread thread;
 };
 
@@ -77,6 +79,9 @@ void HttpServer::Parts::run() {
       std::this_thread::sleep_for(milliseconds(10));
     }
   }
+  listeners.clear();
+  set.close_all();
+  wakes->close();
 }
 
 // Runs `work` on the event loop and waits for it.
@@ -100,13 +105,8 @@ HttpServer::HttpServer(const HttpServerConfig& config, HttpHandler handler, Http
 }
 
 HttpServer::~HttpServer() {
-  parts_->on_loop([this] {
-    parts_->listeners.clear();
-    parts_->set.close_all();
-    parts_->wakes->close();
-    parts_->ends = true;
-    parts_->io.stop();
-  });
+  parts_->ends = true;
+  parts_->io.stop();
   parts_->thread.join();
 }
 

@@ -41,10 +41,15 @@ class HttpExchange {
   virtual void send(std::string_view piece) = 0;
   virtual void end_stream() = 0;
 
-  virtual size_t unsent_bytes() const = 0;  // that a slow reader has not taken yet
-  virtual bool is_closed() const = 0;       // the client is gone, or was cut off
+  // Bytes that a slow reader has not taken yet. Who pauses a stream at max_unsent_bytes bounds its memory; nobody else
+  // does before `stall_time` is over.
+  virtual size_t unsent_bytes() const = 0;
+  virtual bool is_closed() const = 0;  // the client is gone, or was cut off
   // `gone` is called once, on the event loop, when the client goes before the response has been sent; at once if it is
-  // gone already. It must be short. A client that closes only its sending side is not gone.
+  // gone already. It must be short. A client that closes only its sending side is not gone. It is told apart by a byte
+  // of the response, sent when its side ends and some times more: "H" of "HTTP/1.1", or within chunks a leading zero of
+  // the next size. A closed socket answers with a reset, within a round trip. Not told apart, until something is sent:
+  // a client of HTTP/1.0 within a stream; one whose machine or network went silent.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
@@ -52,7 +57,7 @@ class HttpExchange {
 // goes to other threads. What it throws becomes a 500.
 using HttpHandler = std::function<void(std::shared_ptr<HttpExchange>)>;
 
-// Returns the body of an error of the server itself (400, 408, 413, 414, 431, 500, 503), as JSON.
+// Returns the body of an error of the server itself (400, 408, 413, 414, 417, 431, 500, 501, 503, 505), as JSON.
 using HttpErrorBody = std::function<std::string(int status, std::string_view message)>;
 
 struct HttpServerConfig {
@@ -63,6 +68,7 @@ struct HttpServerConfig {
   size_t max_header_bytes = 32 << 10;              // of the request line and all headers
   int32_t max_headers = 100;
   size_t max_body_bytes = 32 << 20;
+  size_t max_incoming_bytes = 1 << 30;            // of all bodies that are still coming; beyond it 503 and close
   std::chrono::milliseconds header_time{10'000};  // for a request's head, from its first byte
   std::chrono::milliseconds body_time{30'000};    // for its body, and again for each KB per second that came
   std::chrono::milliseconds idle_time{75'000};    // between requests

@@ -10,7 +10,8 @@ namespace headrace {
 namespace {
 
 // Others mean nothing to any resource of ours.
-constexpr std::array<std::string_view, 7> kMethods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"};
+constexpr std::array<std::string_view, 9> kMethods = {"GET",    "HEAD",    "POST",  "PUT",  "PATCH",
+                                                      "DELETE", "OPTIONS", "TRACE", "QUERY"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 

@@ -3,6 +3,7 @@
 #include <curl/curl.h>
 
 #include <algorithm>
+#include <charconv>
 #include <thread>
 
 #include "headrace/core/error.h"
@@ -35,6 +36,14 @@ std::string host_of(const std::string& url) {
   return url.substr(begin, url.find('/', begin) - begin);
 }
 
+// The tag without quotes, and without the mark of a weak one.
+std::string plain_etag(std::string_view etag) {
+  if (etag.starts_with("W/")) etag.remove_prefix(2);
+  std::string plain(etag);
+  std::erase(plain, '"');
+  return plain;
+}
+
 Error network_error(std::string_view host, std::string_view fault) {
   return {ErrorCode::kIo, str(host, ": cannot be reached: ", fault,
                               "; HF_ENDPOINT names another hub, and https_proxy a proxy; without a network, copy a "
@@ -54,22 +63,46 @@ HubClient::HubClient(HubSettings settings) : settings_(std::move(settings)) {
              "word such as hf_...");
 }
 
-HubListing HubClient::list(const HubName& name) const {
-  const std::string url = str(settings_.endpoint, "/api/models/", percent_encoded(name.repository, "/"), "/revision/",
-                              percent_encoded(name.revision, ""), "?blobs=true");
+// Returns the first answer with status 200.
+HubClient::Answer HubClient::ask(const HubName& name, const std::string& url, Method method) const {
   for (int failures = 1;; ++failures) {
     std::string body;
-    HubRequest request(settings_, url, [&body](std::string_view bytes) {
+    auto request = std::make_unique<HubRequest>(settings_, url, [&body](std::string_view bytes) {
       body += bytes;
       return body.size() <= kMostListing;
     });
-    const CURLcode code = curl_easy_perform(request.handle());
-    const int status = request.status();
-    if (code == CURLE_OK && status == 200) return parse_hub_listing(body, url);
-    const bool again = code == CURLE_OK ? is_transient(status) : is_transient(code) && request.connected();
-    if (!again || failures >= settings_.tries) throw code == CURLE_OK ? refusal(request, name) : failure(request, code);
-    std::this_thread::sleep_for(wait_after(failures, request, settings_));
+    if (method == Method::kHead) request->ask_for_headers();
+    const CURLcode code = curl_easy_perform(request->handle());
+    const int status = request->status();
+    if (code == CURLE_OK && status == 200) return {std::move(request), std::move(body)};
+    const bool again = code == CURLE_OK ? is_transient(status) : is_transient(code) && request->connected();
+    if (!again || failures >= settings_.tries)
+      throw code == CURLE_OK ? refusal(*request, name) : failure(*request, code);
+    std::this_thread::sleep_for(wait_after(failures, *request, settings_));
   }
+}
+
+HubListing HubClient::list(const HubName& name) const {
+  const std::string url = str(settings_.endpoint, "/api/models/", percent_encoded(name.repository, "/"), "/revision/",
+                              percent_encoded(name.revision, ""), "?blobs=true");
+  return parse_hub_listing(ask(name, url, Method::kGet).body, url);
+}
+
+// A redirect to where large files lie has X-Linked-Etag and X-Linked-Size: the headers behind it are of that host's
+// own.
+HubFile HubClient::describe(const HubName& name, const std::string& commit, const std::string& file) const {
+  const Answer answer = ask(name, file_url(name.repository, commit, file), Method::kHead);
+  const auto either = [&answer](std::string_view first, std::string_view second) {
+    const std::string value = answer.request->header(first);
+    return value.empty() ? answer.request->header(second) : value;
+  };
+  HubFile described{.name = file, .etag = plain_etag(either("x-linked-etag", "etag"))};
+  const std::string size = either("x-linked-size", "content-length");
+  std::from_chars(size.data(), size.data() + size.size(), described.size);
+  HR_REQUIRE(is_checkable(described), ErrorCode::kModelFile, name.repository,
+             ": the hub does not say the size and the ", "hash of ", file,
+             ", without which a download cannot be checked");
+  return described;
 }
 
 std::string HubClient::file_url(const std::string& repository, const std::string& commit,
@@ -113,6 +146,10 @@ Error HubClient::refusal(const HubRequest& request, const HubName& name) const {
   if (code == "RevisionNotFound") {
     return {ErrorCode::kModelFile,
             str(name.repository, ": has no revision '", name.revision, "' on ", settings_.endpoint)};
+  }
+  if (code == "EntryNotFound") {
+    return {ErrorCode::kModelFile,
+            str(name.repository, ": the hub lists a file that it does not have: ", printable(request.url(), 200))};
   }
   if (status == 401 || status == 403) return refused_access(request, name);
   if (status == 404 || code == "RepoNotFound") {

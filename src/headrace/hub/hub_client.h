@@ -1,5 +1,6 @@
 // Asks a hub about its repositories.
 #pragma once
+#include <memory>
 #include <string>
 
 #include "headrace/core/error.h"
@@ -23,6 +24,10 @@ class HubClient {
   // does not give it to us.
   HubListing list(const HubName& name) const;
 
+  // Asks for the size and the hash of a file, which not all hubs list. Errors as list; kModelFile where the hub states
+  // them here neither.
+  HubFile describe(const HubName& name, const std::string& commit, const std::string& file) const;
+
   // The address of a file.
   std::string file_url(const std::string& repository, const std::string& commit, const std::string& file) const;
 
@@ -32,6 +37,12 @@ class HubClient {
   Error failure(const HubRequest& request, int code) const;
 
  private:
+  struct Answer {
+    std::unique_ptr<HubRequest> request;
+    std::string body;
+  };
+  enum class Method : unsigned char { kGet, kHead };
+  Answer ask(const HubName& name, const std::string& url, Method method) const;
   Error refused_access(const HubRequest& request, const HubName& name) const;
 
   HubSettings settings_;

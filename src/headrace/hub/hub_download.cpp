@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <system_error>
 
 #include "headrace/core/error.h"
-#include "headrace/core/human_bytes.h"
 #include "headrace/hub/content_hash.h"
 #include "headrace/hub/file_lock.h"
 #include "headrace/hub/hub_request.h"
@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPollMs = 100;
 
-// blobs/ETAG.incomplete: what is there of a file, and its hash so far.
+// blobs/ETAG.incomplete: what is there of a file, and its hash so far. Errors: kIo.
 class PartialFile {
  public:
   PartialFile(const HubStore& store, const HubFile& file)
@@ -61,17 +61,15 @@ class PartialFile {
     size_ = 0;
   }
 
-  // Returns 0, or the errno of what failed.
-  int append(std::string_view bytes) {
+  void append(std::string_view bytes) {
     hash_.add(bytes);
     while (!bytes.empty()) {
       const ssize_t n = pwrite(descriptor_, bytes.data(), bytes.size(), size_);
       if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return n < 0 ? errno : EIO;
+      require(n > 0);
       bytes.remove_prefix(static_cast<size_t>(n));
       size_ += n;
     }
-    return 0;
   }
 
   std::string digits() { return hash_.digits(); }
@@ -122,17 +120,13 @@ class Download {
     }
     std::error_code error;
     const auto size = std::filesystem::file_size(store_.blob(file_), error);
-    if (!error && static_cast<int64_t>(size) == file_.size) {
-      return finish();
-    }
+    if (!error && static_cast<int64_t>(size) == file_.size) return finish();
     if (!part_) {
       part_ = std::make_unique<PartialFile>(store_, file_);
       part_->read_back();
     }
     began_with_ = part_->size();
-    if (began_with_ == file_.size) {
-      return check();
-    }
+    if (began_with_ == file_.size) return check();
     request_ =
         std::make_unique<HubRequest>(client_.settings(), url_, [this](std::string_view bytes) { return take(bytes); });
     request_->begin_at(began_with_);
@@ -143,8 +137,8 @@ class Download {
     const std::unique_ptr<HubRequest> request = std::move(request_);
     HR_REQUIRE(fault_.empty(), ErrorCode::kIo, fault_);
     const int status = request->status();
-    if (too_long_ || (code == CURLE_OK && status == 416))
-      return start_over(str("is longer than the ", file_.size, " bytes that the hub stated"));
+    if (too_long_) return start_over(str("is longer than the ", file_.size, " bytes that the hub stated"));
+    if (code == CURLE_OK && status == 416) return start_over(str("has no more than ", began_with_, " bytes"));
     if (part_->size() > began_with_) failures_ = 0;
     if (code == CURLE_OK && (status == 200 || status == 206)) {
       return part_->size() == file_.size
@@ -158,20 +152,27 @@ class Download {
   }
 
  private:
-  // Takes a piece of the file; the text of an error is left out.
+  // Takes a piece of the file. Returns false to end the request; fault_ says why, where it is this side's. libcurl
+  // calls it, and lets no exception pass.
   bool take(std::string_view bytes) {
-    const int status = request_->status();
-    if (status != 200 && status != 206) return false;
+    try {
+      const int status = request_->status();
+      return (status == 200 || status == 206) && write(bytes, status);
+    } catch (const std::exception& error) {
+      fault_ = error.what();
+      return false;
+    }
+  }
+
+  bool write(std::string_view bytes, int status) {
     if (status == 200 && part_->size() == began_with_ && began_with_ > 0) {  // the whole file in place of its rest
       part_->clear();
       began_with_ = 0;
     }
     too_long_ = part_->size() + static_cast<int64_t>(bytes.size()) > file_.size;
     if (too_long_) return false;
-    const int error = part_->append(bytes);
-    if (error != 0)
-      fault_ = str(store_.incomplete(file_).string(), ": cannot be written: ", std::generic_category().message(error));
-    return error == 0;
+    part_->append(bytes);
+    return true;
   }
 
   void check() {

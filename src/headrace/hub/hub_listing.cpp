@@ -12,8 +12,6 @@
 namespace headrace {
 namespace {
 
-constexpr int64_t kUnknownSize = -1;
-
 // Not empty, relative, without ".." and ".", and of bytes that mean nothing to a file system.
 bool is_safe_path(std::string_view path) {
   if (path.size() > 1000 || path.find('\\') != path.npos) return false;
@@ -28,7 +26,7 @@ bool is_safe_path(std::string_view path) {
 
 HubFile file_of(const JsonValue& entry, std::string_view where) {
   HubFile file{.name = entry.at("rfilename").as_string(),
-               .size = entry.int_or("size", kUnknownSize),
+               .size = entry.int_or("size", HubFile::kUnknownSize),
                .etag = entry.string_or("blobId", "")};
   HR_REQUIRE(is_safe_path(file.name), ErrorCode::kModelFile, where, ": lists a file '", printable(file.name),
              "', which is no name of a file in a folder; nothing is downloaded");
@@ -86,6 +84,8 @@ std::string other_weights(const HubListing& listing) {
 
 }  // namespace
 
+bool is_checkable(const HubFile& file) { return file.size >= 0 && ContentHash::is_hash(file.etag); }
+
 HubListing parse_hub_listing(std::string_view json, std::string_view where) {
   const JsonValue answer = JsonValue::parse(json, where);
   HubListing listing{.commit = answer.at("sha").as_string(), .files = {}};
@@ -104,11 +104,6 @@ std::vector<HubFile> model_files(const HubListing& listing, std::string_view rep
   }
   std::ranges::copy_if(listing.files, std::back_inserter(files),
                        [](const HubFile& file) { return is_side_file(file.name); });
-  for (const HubFile& file : files) {
-    HR_REQUIRE(file.size >= 0 && ContentHash::is_hash(file.etag), ErrorCode::kModelFile, repository,
-               ": the hub does not say the size and the hash of ", file.name,
-               ", without which it cannot be checked; headrace downloads from hubs that answer ?blobs=true");
-  }
   std::ranges::sort(files, {}, &HubFile::name);
   return files;
 }

@@ -8,10 +8,14 @@
 namespace headrace {
 
 struct HubFile {
-  std::string name;  // its path in the repository, with slashes
-  int64_t size = 0;  // bytes
-  std::string etag;  // its hash, as ContentHash reads it
+  static constexpr int64_t kUnknownSize = -1;
+  std::string name;             // its path in the repository, with slashes
+  int64_t size = kUnknownSize;  // bytes
+  std::string etag;             // its hash, as ContentHash reads it; empty: unknown
 };
+
+// Returns true if the file's size and hash are known.
+bool is_checkable(const HubFile& file);
 
 struct HubListing {
   std::string commit;
@@ -24,7 +28,7 @@ HubListing parse_hub_listing(std::string_view json, std::string_view where);
 
 // Returns the files that a model needs, by name: weights in safetensors (once: no other formats, precisions or
 // consolidated copies), configuration, tokenizer, chat templates. Error kUnsupported where no weights are in
-// safetensors, naming what there is; kModelFile where the hub does not say a file's size or hash.
+// safetensors, naming what there is.
 std::vector<HubFile> model_files(const HubListing& listing, std::string_view repository);
 
 }  // namespace headrace

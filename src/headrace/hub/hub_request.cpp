@@ -76,6 +76,8 @@ void HubRequest::set_certificates(const HubSettings& settings) {
   if (!settings.certificate_folder.empty()) set(handle_.get(), CURLOPT_CAPATH, settings.certificate_folder.c_str());
 }
 
+void HubRequest::ask_for_headers() { set(handle_.get(), CURLOPT_NOBODY, 1L); }
+
 void HubRequest::begin_at(int64_t offset) {
   // Not CURLOPT_RESUME_FROM: with it libcurl fails where a server answers with the whole file.
   if (offset > 0) set(handle_.get(), CURLOPT_RANGE, str(offset, "-").c_str());

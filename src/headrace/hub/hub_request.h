@@ -24,6 +24,7 @@ class HubRequest {
   HubRequest(const HubRequest&) = delete;
   HubRequest& operator=(const HubRequest&) = delete;
 
+  void ask_for_headers();         // alone: a HEAD
   void begin_at(int64_t offset);  // asks for what is behind so many bytes
 
   CURL* handle() const { return handle_.get(); }

@@ -43,7 +43,8 @@ PullPlan plan_pull(const HubClient& client, const fs::path& cache, const HubName
   const HubStore store(cache, name.repository);
   const HubListing listing = client.list(name);
   PullPlan plan{.name = name, .commit = listing.commit, .files = model_files(listing, name.repository)};
-  for (const HubFile& file : plan.files) {
+  for (HubFile& file : plan.files) {
+    if (!is_checkable(file)) file = client.describe(name, plan.commit, file.name);
     plan.bytes += file.size;
     if (!store.has(file, plan.commit)) plan.missing_bytes += file.size - store.bytes_left_before(file);
   }

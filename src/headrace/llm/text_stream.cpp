@@ -7,6 +7,7 @@ namespace headrace {
 std::string TextStream::push(const StepOutput& out, Completion& result) {
   if (out.error) throw Error(*out.error);
   result.num_forwards = out.num_forwards;
+  result.sequence_id = out.sequence_id;
   std::string piece;
   if (out.finish_reason != FinishReason::kAborted) {
     if (result.ids.empty()) first_forwards_ = out.num_forwards;

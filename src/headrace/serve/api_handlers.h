@@ -28,7 +28,7 @@ Answer answer_ollama_generate(const JsonNode& body, const ServedModel& model, Ca
 Answer answer_ollama_show(const JsonNode& body, const ServedModel& model, Call& call);
 std::string ollama_tags_json(const ServedModel& model);
 
-// Returns the head of a response to `call`: its id begins with `prefix`.
-ResponseInfo response_info(std::string_view prefix, const std::string& model_name, const Call& call);
+// Returns the id, which begins with `prefix`, and the time of a response to `call`.
+ResponseInfo response_info(std::string_view prefix, const Call& call);
 
 }  // namespace headrace

@@ -1,5 +1,8 @@
 #include "headrace/serve/batch_line.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "headrace/core/printable.h"
 #include "headrace/serve/json_body.h"
 #include "headrace/serve/stable_hash.h"
@@ -8,7 +11,7 @@
 namespace headrace {
 namespace {
 
-constexpr std::string_view kUrl = "/v1/completions";
+constexpr std::string_view kUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
 
 const JsonNode& present(const std::optional<JsonNode>& member, std::string_view name, std::string_view expected) {
   if (!member || member->is_null())
@@ -16,12 +19,12 @@ const JsonNode& present(const std::optional<JsonNode>& member, std::string_view 
   return *member;
 }
 
-void require_value(const JsonNode& member, std::string_view expected) {
+void require_value(const JsonNode& member, std::initializer_list<std::string_view> values) {
   const std::string found = member.text();
-  if (found == expected) return;
-  const std::string_view why =
-      found == "/v1/chat/completions" ? ": no chat template is applied yet; write the turns out in a prompt" : "";
-  throw RequestError(400, str(member.name(), " is '", printable(found), "', expected ", expected, why), member.name());
+  if (std::ranges::find(values, found) != values.end()) return;
+  std::string expected;
+  for (const std::string_view value : values) expected += str(expected.empty() ? "" : " or ", value);
+  throw RequestError(400, str(member.name(), " is '", printable(found), "', expected ", expected), member.name());
 }
 
 }  // namespace
@@ -46,11 +49,15 @@ BatchLine::BatchLine(std::string_view text) : members_(std::make_unique<const Me
 
 BatchLine::~BatchLine() = default;
 
+bool BatchLine::is_chat() const {
+  return members_->url && members_->url->is_string() && members_->url->text() == kChatUrl;
+}
+
 const JsonNode& BatchLine::body() const {
   const Members& m = *members_;
   if (!custom_id_) present(m.custom_id, "custom_id", "a string").refuse("a string");
-  require_value(present(m.method, "method", "POST"), "POST");
-  require_value(present(m.url, "url", kUrl), kUrl);
+  require_value(present(m.method, "method", "POST"), {"POST"});
+  require_value(present(m.url, "url", kUrl), {kUrl, kChatUrl});
   const JsonNode& body = present(m.body, "body", "an object");
   if (!body.is_object()) body.refuse("an object");
   return body;

@@ -22,8 +22,9 @@ class BatchLine {
   ~BatchLine();
 
   const std::optional<std::string>& custom_id() const { return custom_id_; }  // absent: none, or no string
-  // Returns the request's body, for completion_request(). Throws RequestError 400 if the custom_id is absent, or if the
-  // line is not a POST to /v1/completions with a body.
+  bool is_chat() const;                                                       // the url is /v1/chat/completions
+  // Returns the request's body, for completion_work() or chat_work(). Throws RequestError 400 if the custom_id is
+  // absent, or if the line is not a POST to one of the two urls with a body.
   const JsonNode& body() const;
 
  private:

@@ -14,7 +14,8 @@ constexpr int32_t kDefaultTokens = 16;  // OpenAI's
 constexpr int32_t kMostPrompts = 1024, kMostPromptId = std::numeric_limits<int32_t>::max();
 constexpr std::string_view kPrompt = "a string, token ids, or a list of either";
 constexpr std::string_view kPromptSchema =
-    R"({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "string"}}, )"
+    R"({"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "maxItems": 1024, )"
+    R"("items": {"type": "string"}}, )"
     R"({"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": 2147483647}}, )"
     R"({"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "array", "minItems": 1, )"
     R"("items": {"type": "integer", "minimum": 0, "maximum": 2147483647}}}]})";

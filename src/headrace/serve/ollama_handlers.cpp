@@ -14,7 +14,8 @@ namespace {
 using Form = OllamaResponse::Form;
 
 Answer ollama_work(Form form, OllamaRequest request, RenderedChat chat, const ServedModel& model, Call& call) {
-  ResponseInfo info = response_info("", model.name_for(request.model), call);
+  ResponseInfo info = response_info("", call);
+  info.model = model.name_for(request.model);
   Work work;
   work.requests.push_back(generation_request(request, chat.ids));
   work.response = std::make_unique<OllamaResponse>(form, std::move(request), std::move(info), std::move(chat.text),
@@ -24,7 +25,7 @@ Answer ollama_work(Form form, OllamaRequest request, RenderedChat chat, const Se
 
 // A request without a text asks whether the model is there.
 std::string loaded_json(Form form, const std::string& name, const Call& call) {
-  const ResponseInfo info = response_info("", name, call);
+  const ResponseInfo info = response_info("", call);
   return str(R"({"model": )", json_string(name), R"(, "created_at": ")", time_text(info.created),
              form == Form::kChat ? R"(", "message": {"role": "assistant", "content": ""})" : R"(", "response": "")",
              R"(, "done": true, "done_reason": "load"})");

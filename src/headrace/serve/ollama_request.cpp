@@ -12,6 +12,9 @@ namespace {
 
 using OllamaField = RequestField<OllamaRequest>;
 
+constexpr std::string_view kMessagesOfRoles =
+    R"({"type": "array", "items": {"type": "object", "required": ["role"], "properties": {"role": {"type": "string"}, )"
+    R"("content": {"type": ["string", "null"]}}}})";
 constexpr std::string_view kObjectSchema = R"({"type": "object"})", kTextSchema = R"({"type": "string"})";
 
 void set_num_predict(OllamaRequest& r, int64_t value) {
@@ -69,7 +72,7 @@ void read_ollama_format(OllamaRequest& /*r*/, const JsonNode& format) {
 
 constexpr OllamaField kOllamaThink{
     "think", OllamaField::Other{"true or false", read_think, R"({"type": ["boolean", "string"]})"}, "the template's"},
-    kOllamaFormat{"format", OllamaField::Other{"an empty string", read_ollama_format, kTextSchema}, "none"},
+    kOllamaFormat{"format", OllamaField::Other{"an empty string", read_ollama_format, R"({"const": ""})"}, "none"},
     kOllamaOptions{"options", OllamaField::Other{"an object", read_options, kObjectSchema}, "none"},
     kOllamaModel{"model", OllamaField::Text{&OllamaRequest::model}, "the model that runs"},
     kOllamaStream{"stream", OllamaField::Flag{&OllamaRequest::stream}, "true"},
@@ -82,10 +85,7 @@ constexpr std::array kOllamaChatFields = {
     kOllamaThink,
     kOllamaFormat,
     kOllamaKeepAlive,
-    OllamaField{"messages",
-                OllamaField::Other{"a list of messages", read_ollama_messages,
-                                   R"({"type": "array", "items": {"type": "object"}})"},
-                "none"},
+    OllamaField{"messages", OllamaField::Other{"a list of messages", read_ollama_messages, kMessagesOfRoles}, "none"},
     OllamaField{"tools", OllamaField::Refused{}},
 };
 

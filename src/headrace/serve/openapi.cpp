@@ -7,6 +7,7 @@
 #include "headrace/serve/api_handlers.h"
 #include "headrace/serve/chat_request.h"
 #include "headrace/serve/completion_request.h"
+#include "headrace/serve/decoding_fields.h"
 #include "headrace/serve/ollama_request.h"
 #include "headrace/text/json_string.h"
 
@@ -17,7 +18,8 @@ namespace {
 constexpr std::string_view kSchemas = R"(
 "Error": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
   "required": ["message", "type", "param", "code"], "properties": {"message": {"type": "string"},
-  "type": {"type": "string"}, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "integer", "null"]}}}}},
+  "type": {"type": "string"}, "param": {"type": ["string", "null"]},
+  "code": {"type": ["string", "integer", "null"]}}}}},
 "Loading": {"type": "object", "required": ["error"], "properties": {"error": {"type": "object",
   "required": ["message", "type", "code"], "properties": {"message": {"type": "string"}, "type": {"type": "string"},
   "code": {"type": ["string", "integer", "null"]}}}}},
@@ -158,7 +160,8 @@ std::string operation_json(const Operation& o) {
 }
 
 std::string request_schemas() {
-  return request_schema("CompletionRequest", completion_fields(), "prompt") + ",\n" +
+  return R"("Decoding": )" + decoding_schema() + ",\n" +
+         request_schema("CompletionRequest", completion_fields(), "prompt") + ",\n" +
          request_schema("ChatRequest", chat_fields(), "messages") + ",\n" +
          request_schema("TokenizeRequest", tokenize_fields(), "") + ",\n" +
          request_schema("DetokenizeRequest", detokenize_fields(), "tokens") + ",\n" +

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "headrace/core/printable.h"
+#include "headrace/serve/decoding_fields.h"
 
 namespace headrace {
 namespace {
@@ -60,9 +61,15 @@ void read_stream_mode(ApiRequest& r, const JsonNode& mode) {
 
 void read_own(ApiRequest& r, const JsonNode& own) {
   for (const JsonNode& option : own.members("headrace.")) {
-    require_field(option.name() == "headrace.explain_cache", option.name(),
-                  str(printable(option.name()), " is unknown, expected headrace.explain_cache"));
-    if (!option.is_null()) r.explains_cache = option.flag();
+    const bool is_decoding = option.name() == "headrace.decoding";
+    require_field(is_decoding || option.name() == "headrace.explain_cache", option.name(),
+                  str(printable(option.name()), " is unknown, expected headrace.explain_cache or headrace.decoding"));
+    if (option.is_null()) continue;
+    if (is_decoding) {
+      read_decoding(r.params.decoding, option);
+    } else {
+      r.explains_cache = option.flag();
+    }
   }
 }
 
@@ -81,15 +88,16 @@ constexpr std::array kCommonFields = {
         "stop",
         CommonField::Other{
             kStopText, read_stop,
-            R"({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 1024}, {"type": "array", "maxItems": 16, "items": {"type": "string", "minLength": 1, "maxLength": 1024}}]})"},
+            R"({"anyOf": [{"type": "string", "minLength": 1, "maxLength": 1024}, {"type": "array", "maxItems": 16, )"
+            R"("items": {"type": "string", "minLength": 1, "maxLength": 1024}}]})"},
         "none"},
     CommonField{"presence_penalty", CommonField::Number{-2, 2, &SamplingParams::presence_penalty}, "0"},
     CommonField{"frequency_penalty", CommonField::Number{-2, 2, &SamplingParams::frequency_penalty}, "0"},
     CommonField{
         "logit_bias",
-        CommonField::Other{
-            kBiases, read_biases,
-            R"({"type": "object", "maxProperties": 1024, "propertyNames": {"pattern": "^[0-9]{1,9}$"}, "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})"},
+        CommonField::Other{kBiases, read_biases,
+                           R"({"type": "object", "maxProperties": 1024, "propertyNames": {"pattern": "^[0-9]{1,9}$"}, )"
+                           R"("additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}})"},
         "none"},
     CommonField{"seed", CommonField::Integer{0, std::numeric_limits<int64_t>::max(), set_seed}, "drawn"},
     CommonField{"stream", CommonField::Flag{&ApiRequest::stream}, "false"},
@@ -116,12 +124,13 @@ constexpr std::array kCommonFields = {
     CommonField{"stream_mode",
                 CommonField::Other{"\"text\" or \"denoise\"", read_stream_mode, R"({"enum": ["text", "denoise"]})"},
                 "\"text\""},
-    CommonField{
-        "headrace",
-        CommonField::Other{
-            "an object", read_own,
-            R"({"type": "object", "properties": {"explain_cache": {"type": ["boolean", "null"]}}, "additionalProperties": false})"},
-        "none"},
+    CommonField{"headrace",
+                CommonField::Other{
+                    "an object", read_own,
+                    R"({"type": "object", "properties": {"explain_cache": {"type": ["boolean", "null"]}, "decoding": )"
+                    R"({"anyOf": [{"$ref": "#/components/schemas/Decoding"}, {"type": "null"}]}}, )"
+                    R"("additionalProperties": false})"},
+                "none"},
     // Without effect on the response.
     CommonField{"user", CommonField::Ignored{}},
     CommonField{"metadata", CommonField::Ignored{}},

@@ -132,6 +132,7 @@ void RequestRunner::take(GenerationEvent event) {
     if (event.is_last() && --found->second.open_choices == 0) {
       places_.erase(found);
       --job->open_requests;
+      has_work_ = !places_.empty();
     }
   }
   if (!job->has_ended) {

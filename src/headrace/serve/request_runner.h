@@ -17,7 +17,7 @@
 #include "headrace/serve/admission.h"
 #include "headrace/serve/call.h"
 #include "headrace/serve/metrics.h"
-#include "headrace/serve/response.h"
+#include "headrace/serve/work.h"
 
 namespace headrace {
 
@@ -25,12 +25,6 @@ struct RunnerTimes {
   std::chrono::milliseconds queue{60'000};  // a request that has not begun by then is refused; 0: never
   std::chrono::milliseconds request{0};     // one that has not ended by then is ended; 0: never
   std::chrono::milliseconds ping{30'000};  // a stream without tokens for so long gets a piece without content; 0: never
-};
-
-// What a request asks of the engine, and its response.
-struct Work {
-  std::vector<GenerationRequest> requests;  // one for each prompt of the response
-  std::unique_ptr<Response> response;
 };
 
 // The members are thread-safe.

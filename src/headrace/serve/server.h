@@ -1,5 +1,6 @@
 // The server of a model: routes of OpenAI's and Ollama's APIs. It knows HTTP by its exchanges alone.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>

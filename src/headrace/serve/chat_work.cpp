@@ -1,13 +1,13 @@
-#include "headrace/serve/api_handlers.h"
 #include "headrace/serve/chat_response.h"
 #include "headrace/serve/completion_request.h"
 #include "headrace/serve/json_body.h"
+#include "headrace/serve/work.h"
 
 namespace headrace {
 
-Answer answer_chat(const JsonNode& body, const ServedModel& model, Call& call) {
+Work chat_work(const JsonNode& body, const ServedModel& model, ResponseInfo info) {
   ChatRequest request = chat_request(body, model.defaults());
-  ResponseInfo info = response_info("chatcmpl-", model.name_for(request.model), call);
+  info.model = model.name_for(request.model);
   RenderedChat chat = rendered(request.input, model);
   Work work;
   work.requests.push_back(generation_request(request, chat.ids));
