@@ -70,7 +70,7 @@ class Agent {
 
 double ratio_of(const AgentTurn& turn) { return median(turn.ttft_s) / median(turn.alone_s); }
 
-std::string line_of(size_t number, const AgentTurn& turn) {
+std::string turn_line(size_t number, const AgentTurn& turn) {
   return fmt::format(
       R"({{"name": "agent turn {}", "prompt_tokens": {}, "cached_tokens": {}, "new_tokens": {}, "ttft_ms": {:.3f}, )"
       R"("alone_tokens": {}, "alone_ttft_ms": {:.3f}, "ratio": {:.3f}}})"
@@ -98,7 +98,7 @@ void bench_agent(const ModelFlags& model, const LoadFlags& load, int32_t input_l
   }
   std::vector<double> ratios;
   for (size_t i = 0; i < turns.size(); ++i) {
-    write_out(line_of(i + 1, turns[i]));
+    write_out(turn_line(i + 1, turns[i]));
     if (i > 0 || turns.size() == 1) ratios.push_back(ratio_of(turns[i]));
   }
   write_out(fmt::format(R"({{"name": "agent turns, first tokens beside those of new texts alone", "turns": {}, )"

@@ -74,7 +74,7 @@ void append_engine(const Metrics::Outside& outside, Exposition& e) {
   e.number(Kind::kGauge, "headrace_connections", "", "Open connections.", outside.http.connections);
 }
 
-double seconds_of(const timeval& time) {
+double cpu_seconds(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
@@ -83,7 +83,7 @@ void append_process(Exposition& e) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   e.head("process_cpu_seconds_total", "CPU time of the process.", Exposition::Kind::kCounter);
-  e.sample("process_cpu_seconds_total", "", seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime));
+  e.sample("process_cpu_seconds_total", "", cpu_seconds(usage.ru_utime) + cpu_seconds(usage.ru_stime));
   int64_t all_pages = 0, resident_pages = 0;
   if (!(std::ifstream("/proc/self/statm") >> all_pages >> resident_pages)) return;
   e.head("process_resident_memory_bytes", "Memory of the process.", Exposition::Kind::kGauge);
