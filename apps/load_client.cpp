@@ -268,7 +268,7 @@ class Session {
       });
     }
     has_begun_all_ = true;
-    if (num_running_ == 0) io_.stop();
+    end_if_over();
   }
 
   asio::awaitable<void> a_place() {
@@ -280,24 +280,31 @@ class Session {
   void end_one() {
     --num_running_;
     place_.cancel();
-    if (has_begun_all_ && num_running_ == 0) io_.stop();
+    end_if_over();
   }
 
-  // Looks at the server until the load ends.
+  void end_if_over() {
+    is_over_ = has_begun_all_ && num_running_ == 0;
+    if (is_over_) next_look_.cancel();
+  }
+
+  // Looks at the server until the load ends, and at its process once more then.
   asio::awaitable<void> watch(LoadOutcome& outcome) {
     static const std::string kHealth = "/health", kMetrics = "/metrics";
     Link link(io_);
-    asio::steady_timer timer(io_);
     for (int64_t look = 0;; ++look) {
-      if (look % kHealthPerMetrics == 0) {
+      const bool is_last = is_over_;
+      if (is_last || look % kHealthPerMetrics == 0) {
         const auto metrics = co_await get(link, kMetrics);
         if (metrics) read_process(*metrics, outcome);
       }
+      if (is_last) co_return;
       const double sent = seconds_since(begin_);
       const auto health = co_await get(link, kHealth);
       if (health) outcome.health_s.push_back(seconds_since(begin_) - sent);
-      timer.expires_after(kHealthInterval);
-      co_await timer.async_wait(asio::use_awaitable);
+      IoError woken;
+      next_look_.expires_after(is_over_ ? Clock::duration(0) : kHealthInterval);
+      co_await next_look_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
     }
   }
 
@@ -316,9 +323,9 @@ class Session {
   asio::io_context io_{1};
   const Clock::time_point begin_ = Clock::now();
   simdjson::dom::parser json_;
-  asio::steady_timer place_{io_};
+  asio::steady_timer place_{io_}, next_look_{io_};
   int64_t num_running_ = 0, num_all_ = 0;
-  bool has_begun_all_ = false;
+  bool has_begun_all_ = false, is_over_ = false;
   double first_cpu_s_ = 0;
 };
 

@@ -16,7 +16,7 @@ trap '[[ -z "$server" ]] || kill -KILL "$server" 2>/dev/null; rm -rf "$work"' EX
 cd "$work" || exit 1
 refusal() { timeout 20 "$headrace" bench "$@" 2>&1; echo "status $?"; }
 field() { sed -nE "s/.*\"$2\": (\"[^\"]*\"|\{[^}]*\}|[^,}]*).*/\1/p" "$1" | xargs; }  # of each line of a file
-above_0() { awk '{ for (i = 1; i <= NF; ++i) if (!($i > 0)) bad = 1 } END { print bad || NR == 0 ? "no: " $0 : "yes" }' <<<"$1"; }
+above_0() { awk '{ for (i = 1; i <= NF; ++i) if (!($i > 0)) bad = 1; n += NF } END { print bad || n == 0 ? "no: " $0 : "yes" }' <<<"$1"; }
 
 # Refused before a model is loaded.
 check "a flag of serve and agent" \
@@ -84,7 +84,7 @@ check "nothing is known from before" 0 "$(field exact total_cached_tokens)"
 # Shared beginnings and turns come from the prefix cache.
 "$headrace" bench serve "${small[@]}" --num-prompts 6 --max-concurrency 1 --prefix-len 300 --num-prefixes 2 >shared
 check "shared beginnings" "6 yes" "$(field shared completed) $(above_0 "$(field shared total_cached_tokens)")"
-"$headrace" bench serve "${small[@]}" --num-prompts 2 --turns 4 --input-len 70 >turns
+"$headrace" bench serve -c 1024 --max-num-seqs 4 --input-len 70 --output-len 8 --num-prompts 2 --turns 4 >turns
 check "turns" "8 0 yes" "$(field turns completed) $(field turns failed) $(above_0 "$(field turns total_cached_tokens)")"
 
 # A server that is too full, and one that refuses what does not fit.
