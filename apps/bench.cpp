@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent_bench.h"
 #include "arrivals_bench.h"
 #include "batch_bench.h"
 #include "bench/attention_bench.h"
@@ -28,6 +29,8 @@
 #include "prefix_tree_bench.h"
 #include "random_prompt.h"
 #include "seconds_since.h"
+#include "serve_bench.h"
+#include "template_bench.h"
 
 namespace headrace::app {
 namespace {
@@ -106,13 +109,18 @@ void bench_model(const ModelFlags& flags, const BenchLoad& load, int threads, co
           .limit_rate = std::nullopt});
 }
 
+bool loads_server(const std::string& what) { return what == "serve" || what == "agent"; }
+
 // Refuses what is not measured of `what`.
 void refuse_load(const std::string& what, const BenchLoad& load) {
   const bool takes_both = what == "engine" || what == "blocks" || what == "arrivals";
+  const bool takes_length = takes_both || loads_server(what) || !load.parallel.empty();
   HR_REQUIRE(takes_both || what == "model" || load.parallel.empty(), ErrorCode::kInvalidArgument, "bench ", what,
              ": --parallel has no effect on it; bench model, arrivals, blocks and engine take it");
-  HR_REQUIRE(takes_both || !load.parallel.empty() || !load.input_len, ErrorCode::kInvalidArgument, "bench ", what,
-             ": --input-len has no effect on it; bench arrivals, blocks, engine and bench model --parallel take it");
+  HR_REQUIRE(
+      takes_length || !load.input_len, ErrorCode::kInvalidArgument, "bench ", what,
+      ": --input-len has no effect on it; bench agent, arrivals, blocks, engine, serve and bench model --parallel "
+      "take it");
   HR_REQUIRE(!load.engines || (what == "model" && !load.parallel.empty()), ErrorCode::kInvalidArgument, "bench ", what,
              ": --engines has no effect on it; bench model --parallel takes it");
   for (const int32_t requests : load.parallel) {
@@ -144,9 +152,14 @@ void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
 
 }  // namespace
 
-int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load) {
+int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load, const LoadFlags& server_load) {
   const bool engine = what == "engine";
   refuse_load(what, load);
+  const int32_t input_len = load.input_len.value_or(kInputLen);
+  if (what == "serve") bench_serve(flags, server_load, input_len);
+  if (what == "agent") bench_agent(flags, server_load, input_len);
+  if (what == "template") bench_template(model_directory(flags));
+  if (loads_server(what) || what == "template") return 0;
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
   if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
@@ -165,7 +178,6 @@ int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& loa
   if (what == "model") bench_model(flags, load, threads, report);
   if (what == "arrivals" || what == "blocks" || what == "canvases" || what == "chat") {
     LLM llm(model_directory(flags), options_of(flags));
-    const int32_t input_len = load.input_len.value_or(kInputLen);
     if (what == "arrivals") {
       for (const int32_t requests : load.parallel.empty() ? std::vector<int32_t>{64} : load.parallel) {
         bench_arrivals(llm, requests, input_len);

@@ -88,6 +88,8 @@ struct BenchLoad {
   std::optional<int32_t> input_len = {};  // tokens of each prompt
   std::optional<int32_t> engines = {};    // engines that share the requests; of model
 };
-int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load);
+struct LoadFlags;
+// `server_load`: of serve and agent.
+int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& load, const LoadFlags& server_load);
 
 }  // namespace headrace::app

@@ -9,6 +9,7 @@
 #include "exit_status.h"
 #include "headrace/weights/sigbus_guard.h"
 #include "interrupt.h"
+#include "load_flags.h"
 #include "model_flags.h"
 #include "option_values.h"
 #include "parse_line.h"
@@ -36,6 +37,7 @@ struct Commands {
   Origins origins;
   std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
   BenchLoad load;
+  LoadFlags server_load;
   bool json = false, yes = false;
   int status = 0;
 
@@ -177,7 +179,8 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model"}));
+      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model",
+                             "serve", "template"}));
   measure
       ->add_option("--parallel", c.load.parallel,
                    "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
@@ -186,8 +189,10 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->allow_extra_args(false)
       ->check(integer_in(1, 4096));
   measure
-      ->add_option("--input-len", c.load.input_len,
-                   "arrivals, blocks, engine, and model with --parallel: tokens of each prompt (default: 256)")
+      ->add_option(
+          "--input-len", c.load.input_len,
+          "agent, arrivals, blocks, engine, serve, and model with --parallel: tokens of each prompt; agent: that "
+          "each turn adds (default: 256)")
       ->check(integer_in(1, 1 << 20));
   measure
       ->add_option("--engines", c.load.engines,
@@ -199,8 +204,12 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
       ->check([](const std::string& names) { return names.empty() ? "is empty, expected a kernel family" : ""; })
       ->type_name("NAMES");
   measure->add_flag("--json", c.json, "one JSON object per line, which it prints without this flag, too");
+  add_load_flags(*measure, c.server_load);
   add_model_flags(*measure, c.bench);
-  measure->callback([&c] { c.status = bench(c.bench_what, c.bench, c.load); });
+  measure->callback([&c, measure] {
+    refuse_load_flags(*measure, c.bench_what);
+    c.status = bench(c.bench_what, c.bench, c.load, c.server_load);
+  });
 }
 
 void add_model_commands(CLI::App& app, Commands& c) {

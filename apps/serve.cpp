@@ -15,9 +15,8 @@
 #include "headrace/chat/chat_template.h"
 #include "headrace/core/file_exists.h"
 #include "headrace/core/human_bytes.h"
-#include "headrace/core/scope_end.h"
+#include "headrace/http/open_file_limit.h"
 #include "headrace/llm/sampling_defaults.h"
-#include "headrace/serve/server.h"
 #include "interrupt.h"
 #include "load_model.h"
 #include "model_files.h"
@@ -63,8 +62,8 @@ std::vector<std::string> all_keys(const ServeFlags& flags) {
   return keys;
 }
 
-SamplingParams defaults_of(const ServeFlags& flags, const SamplingParams& of_model) {
-  SamplingParams params = params_of(flags.sampling, of_model);
+SamplingParams defaults_of(const SamplingFlags& flags, const SamplingParams& of_model) {
+  SamplingParams params = params_of(flags, of_model);
   validate(params);
   return params;
 }
@@ -206,29 +205,15 @@ void keep_no_large_blocks() {
 #endif
 }
 
-// What is served, from its files to its end.
+// From the begin to the end.
 int serve_model(const ServeFlags& flags, const ModelDescription& description, const LLMOptions& options) {
-  keep_no_large_blocks();
-  const std::vector<std::string> names = model_names(flags.many, flags.model, description.directory);
-  const std::string own_template = template_text(flags.chat_template);
-  std::optional<ChatTemplate> chat = own_template.empty() ? ChatTemplate::of_model(description.directory)
-                                                          : ChatTemplate::from_text(own_template, "", "");
-  Server server(config_of(flags, options.max_num_seqs, options.log));
-  std::unique_ptr<AsyncLLM> llm;
-  std::unique_ptr<HttpServer> http = listening(flags, server);
-  const ScopeEnd closing([&] {
-    http.reset();  // no more calls of the server
-    server.close();
-    llm.reset();
-  });
-  server.count_connections(*http);
-  llm = load_with_progress<AsyncLLM>(description, options);
-  if (!own_template.empty()) chat = template_of(own_template, *llm);
-  server.open(std::make_shared<ServedModel>(*llm, names, std::move(chat), defaults_of(flags, llm->default_params())));
+  ModelServer model(flags, description, options);
+  model.load();
+  model.open();
   finish_when_interrupted();
-  write_out(start_report(*llm, names, url_of(flags, http->port())));
-  const int status = watch(flags, server);
-  shut_down(flags, server, *http, options.log);
+  write_out(start_report(model.llm(), model.names(), url_of(flags, model.http().port())));
+  const int status = watch(flags, model.server());
+  shut_down(flags, model.server(), model.http(), options.log);
   return status;
 }
 
@@ -317,6 +302,36 @@ void add_log_flags(CLI::App& command, ServeFlags& f) {
 }
 
 }  // namespace
+
+ModelServer::ModelServer(const ServeFlags& flags, const ModelDescription& description, const LLMOptions& options)
+    : sampling_(flags.sampling),
+      description_(description),
+      options_(options),
+      names_(model_names(flags.many, flags.model, description.directory)),
+      template_text_(template_text(flags.chat_template)),
+      chat_(template_text_.empty() ? ChatTemplate::of_model(description.directory)
+                                   : ChatTemplate::from_text(template_text_, "", "")),
+      server_(config_of(flags, options.max_num_seqs, options.log)),
+      http_(listening(flags, server_)) {
+  keep_no_large_blocks();
+  raise_open_file_limit();
+  server_.count_connections(*http_);
+}
+
+ModelServer::~ModelServer() {
+  http_.reset();  // no more calls of the server
+  server_.close();
+}
+
+void ModelServer::load() {
+  llm_ = load_with_progress<AsyncLLM>(description_, options_);
+  if (!template_text_.empty()) chat_ = template_of(template_text_, *llm_);
+}
+
+void ModelServer::open() {
+  server_.open(
+      std::make_shared<ServedModel>(*llm_, names_, std::move(chat_), defaults_of(sampling_, llm_->default_params())));
+}
 
 void add_serve_flags(CLI::App& command, ServeFlags& f) {
   f.model.log_level = "info";

@@ -74,8 +74,8 @@ check "values that are missing, or none that there are" \
     "--prompt and --file: both are given, expected one of them" "--logprobs: needs --json beside it")" \
   "$(for words in -n -m "--dtype int8" "--log-level verbose" "--random-weights -p hello" "-p a -f x" "-p a --logprobs"; do message "$headrace" generate $words; done)"
 check "commands whose words are missing, or none that there are" \
-  "$(printf 'headrace: %s\n' "headrace bench needs a name: arrivals, attention, blocks, canvases, chat, engine, gdn or model" \
-    "bench: is 'foo', expected arrivals, attention, blocks, canvases, chat, engine, gdn or model" "headrace eval perplexity needs --file: a file" \
+  "$(printf 'headrace: %s\n' "headrace bench needs a name: agent, arrivals, attention, blocks, canvases, chat, engine, gdn, model, serve or template" \
+    "bench: is 'foo', expected agent, arrivals, attention, blocks, canvases, chat, engine, gdn, model, serve or template" "headrace eval perplexity needs --file: a file" \
     "'foo' is more than list takes")" \
   "$(for words in bench "bench foo" "eval perplexity" "list foo"; do message "$headrace" $words; done)"
 check "a line of llama.cpp, without a command" "2 $(printf "headrace: unknown option '%s' of headrace; headrace generate %s ... takes it " -m -m -p -p)" \
@@ -256,7 +256,7 @@ check "and a model, a context, strict mode" "2 2 2" \
   "$(status timeout 5 "$headrace" bench gdn "$(dirname "$0")") $(status timeout 5 "$headrace" bench gdn -c 64) $(status timeout 5 "$headrace" bench attention --deterministic)"
 check "requests at once are bench model's" 2 "$(status timeout 5 "$headrace" bench gdn --parallel 3)"
 check "and prompts of a length bench blocks'" \
-  "headrace: bench model: --input-len has no effect on it; bench arrivals, blocks, engine and bench model --parallel take it; status 2" \
+  "headrace: bench model: --input-len has no effect on it; bench agent, arrivals, blocks, engine, serve and bench model --parallel take it; status 2" \
   "$(timeout 5 "$headrace" bench model --input-len 64 2>&1); status $?"
 check "each number of requests, likely and drawn tokens" "batch 1 Qwen,batch 1 Qwen,batch 1 drawn,batch 1 drawn,batch 3 Qwen,batch 3 drawn,batch 3 drawn," \
   "$("$headrace" bench model --parallel 1,3 | grep -oE 'batch [0-9]+ (drawn|Qwen)' | tr '\n' ',')"

@@ -1,6 +1,10 @@
 #include "headrace/serve/metrics.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 
 #include "headrace/core/error.h"
 
@@ -70,6 +74,22 @@ void append_engine(const Metrics::Outside& outside, Exposition& e) {
   e.number(Kind::kGauge, "headrace_connections", "", "Open connections.", outside.http.connections);
 }
 
+double cpu_seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+// Under the names that Prometheus' client libraries have for every process.
+void append_process(Exposition& e) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  e.head("process_cpu_seconds_total", "CPU time of the process.", Exposition::Kind::kCounter);
+  e.sample("process_cpu_seconds_total", "", cpu_seconds(usage.ru_utime) + cpu_seconds(usage.ru_stime));
+  int64_t all_pages = 0, resident_pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> all_pages >> resident_pages)) return;
+  e.head("process_resident_memory_bytes", "Memory of the process.", Exposition::Kind::kGauge);
+  e.sample("process_resident_memory_bytes", "", resident_pages * sysconf(_SC_PAGESIZE));
+}
+
 template <class Key>
 void append_by(const std::map<Key, int64_t, std::less<>>& counts, std::string_view name, std::string_view key,
                std::string_view help, Exposition& e) {
@@ -131,6 +151,7 @@ std::string Metrics::text(const Outside& outside) const {
   using Kind = Exposition::Kind;
   Exposition e;
   e.set_model(outside.model);
+  append_process(e);
   append_engine(outside, e);
   const std::lock_guard lock(mutex_);
   e.number(Kind::kCounter, "headrace_prompt_tokens_total", "vllm:prompt_tokens_total", "Tokens of prompts.",
