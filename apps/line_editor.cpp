@@ -116,7 +116,7 @@ int LineEditor::Parts::read_key(EditLine* editor, wchar_t* key) {
   }
 }
 
-// What is pasted is text, line feeds included, and no keys.
+// Pasted bytes are text, line feeds included, and no keys.
 unsigned char LineEditor::Parts::paste(EditLine* editor, int) {
   std::wstring text;
   wchar_t key = 0;
