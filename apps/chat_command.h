@@ -1,4 +1,4 @@
-// What people type into a chat: messages, and commands that begin with a slash.
+// Lines that people type into a chat: messages, and commands that begin with a slash.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -22,7 +22,7 @@ uint64_t drawn_seed() {
 
 bool has_system(const Conversation& c) { return !c.messages.empty() && c.messages.front().role == "system"; }
 
-// What the template writes in another way than the last prompt did, if that is why text was computed again.
+// A difference between the template's text and the last prompt, if it is why text was computed again.
 std::string other_text(const PrefixMiss& miss, const Tokenizer& tokenizer) {
   if (miss.why != PrefixMiss::Why::kOtherText || miss.cached_text.empty()) return "";
   const auto differ = std::ranges::mismatch(miss.cached_text, miss.own_text);

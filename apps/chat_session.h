@@ -13,7 +13,7 @@
 
 namespace headrace::app {
 
-// What a turn took.
+// The answer of a turn, and its cost.
 struct Turn {
   Completion completion;
   uint64_t seed = 0;

@@ -1,4 +1,4 @@
-// What /set changes.
+// Settings of a chat, which /set changes.
 #pragma once
 #include <optional>
 #include <string>

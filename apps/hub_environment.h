@@ -1,4 +1,4 @@
-// What the environment says of Hugging Face's hub and its cache.
+// Settings of Hugging Face's hub and its cache, from the environment.
 #pragma once
 #include <filesystem>
 #include <string>

@@ -27,6 +27,7 @@ std::wstring wide(const std::string& text) {
   std::wstring out(text.size(), L'\0');
   std::mbstate_t state = {};
   const char* bytes = text.c_str();
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): it is safe with a state of its own
   const size_t size = std::mbsrtowcs(out.data(), &bytes, out.size(), &state);
   out.resize(size == static_cast<size_t>(-1) ? 0 : size);
   return out;
@@ -35,6 +36,7 @@ std::wstring wide(const std::string& text) {
 std::string narrow(const wchar_t* text) {
   std::mbstate_t state = {};
   std::string out(std::wcslen(text) * MB_LEN_MAX, '\0');
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): it is safe with a state of its own
   const size_t size = std::wcsrtombs(out.data(), &text, out.size(), &state);
   out.resize(size == static_cast<size_t>(-1) ? 0 : size);
   return out;
@@ -109,6 +111,7 @@ int LineEditor::Parts::read_key(EditLine* editor, wchar_t* key) {
     char byte = 0;
     const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
     if (n <= 0) return n == 0 ? 0 : -1;
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): it is safe with a state of its own
     const size_t bytes = std::mbrtowc(key, &byte, 1, &state);
     if (bytes == static_cast<size_t>(-2)) continue;  // more of the character follows
     if (bytes == static_cast<size_t>(-1)) *key = L'\xfffd', state = {};
@@ -116,7 +119,7 @@ int LineEditor::Parts::read_key(EditLine* editor, wchar_t* key) {
   }
 }
 
-// What is pasted is text, line feeds included, and no keys.
+// Pasted bytes are text, line feeds included, and no keys.
 unsigned char LineEditor::Parts::paste(EditLine* editor, int) {
   std::wstring text;
   wchar_t key = 0;

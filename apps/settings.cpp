@@ -151,7 +151,7 @@ void append(const CLI::Option& option, const Setting& setting, std::vector<std::
   const std::string name = "--" + option.get_lnames().front();
   for (const std::string& value : setting.values) {
     if (has_value(option)) {
-      words.push_back(name + "=" + value);
+      words.push_back(str(name, "=", value));
     } else if (truth_of(value, setting.origin + ": " + name)) {
       words.push_back(name);
     }
@@ -197,7 +197,7 @@ std::string with_origin(const Origins& origins, const std::string& sentence) {
     const size_t at = sentence.find("--" + name);
     const size_t end = at + 2 + name.size();
     if (at != std::string::npos && (end == sentence.size() || sentence[end] == ':' || sentence[end] == ' ')) {
-      return sentence + " (from " + origin + ")";
+      return str(sentence, " (from ", origin, ")");
     }
   }
   return sentence;

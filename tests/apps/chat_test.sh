@@ -78,9 +78,9 @@ typed() {
     [[ "$line" == ^C ]] && printf '\003' || printf '%s\r' "$line"
   done
 }
-chat() {  # chat OPTIONS LINES...: its status
+chat() {  # chat OPTIONS LINES...: its status. exec: a shell around the program would die of Ctrl-C
   : >"$screen"
-  typed "${@:2}" | script -qefc "$headrace run $1" "$screen" >/dev/null
+  typed "${@:2}" | script -qefc "exec $headrace run $1" "$screen" >/dev/null
   echo "${PIPESTATUS[1]}"
 }
 shown() { sed -e 's/\x1b\[[?0-9;]*[a-zA-Z]//g' "$screen" | tr -d '\r'; }

@@ -66,7 +66,7 @@ def same_blobs(before):
     }
 
 
-names = {path.name for path in Path(model).iterdir() if path.suffix in (".json", ".safetensors")}
+names = {path.name for path in Path(model).iterdir() if path.suffix in (".json", ".jinja", ".safetensors")}
 
 # Our download, their reader. It comes first: their library remembers a listing of files, which has more than a model
 # needs.
@@ -76,10 +76,10 @@ check("offline they find it", str(ours), snapshot_download("org/tale", local_fil
 for name in names:
     path = hf_hub_download("org/tale", name, local_files_only=True)
     check(f"{name} is theirs", (Path(model) / name).read_bytes(), Path(path).read_bytes())
-absent = try_to_load_from_cache("org/tale", "chat_template.jinja")
+absent = try_to_load_from_cache("org/tale", "added_tokens.json")
 check("what the repository lacks is known to be absent", True, absent is not None and not isinstance(absent, str))
 before = blobs()
-snapshot_download("org/tale", allow_patterns=["*.json", "*.safetensors"])
+snapshot_download("org/tale", allow_patterns=["*.json", "*.jinja", "*.safetensors"])
 check("they download none of it again", True, same_blobs(before))
 scan = scan_cache_dir()
 check("their scan warns of nothing", [], [str(w) for w in scan.warnings])
