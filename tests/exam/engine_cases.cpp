@@ -14,8 +14,6 @@ namespace {
 
 using testing_support::Random;
 
-const std::string kStory = str('"', "There was a ", kMarker, " who", '"');
-
 double live(const ExamServer& server) {
   const Figures f = figures_of(server);
   return figure(f, "headrace_requests_running") + figure(f, "headrace_requests_waiting");

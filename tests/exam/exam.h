@@ -62,6 +62,7 @@ RawHttpClient begin_post(uint16_t port, std::string_view path, std::string_view 
 
 // Prompts of the exam have it: a log must not.
 inline constexpr std::string_view kMarker = "quillfeather";
+inline const std::string kStory = str('"', "There was a ", kMarker, " who", '"');  // a prompt in JSON
 
 // `response` is an error in OpenAI's words, of `status`, that names `param` and has `words` in its message; either may
 // be empty: any.

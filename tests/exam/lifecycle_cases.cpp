@@ -15,8 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing_support::Random;
 
-const std::string kStory = str('"', "There was a ", kMarker, " who", '"');
-
 void require_status(ExamServer& server, int expected, Milliseconds time) {
   const auto begin = Clock::now();
   const std::optional<int> status = server.wait(time);

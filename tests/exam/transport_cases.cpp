@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::string_view kPostHead = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
 constexpr Milliseconds kSoon{50}, kAbort{100};
-const std::string kStory = str('"', "There was a ", kMarker, " who", '"');
-
 // `send` is answered by an error of `status`, and the connection ends.
 void require_ended(Exam& exam, std::string_view bytes, int status, std::string_view words = "") {
   RawHttpClient client(exam.port());
