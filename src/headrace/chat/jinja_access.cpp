@@ -47,7 +47,7 @@ std::optional<Value> python_attribute(const Context& context, const Value& objec
   if (has_method(object, name)) return ObjectPtr(std::make_shared<Method>(object, std::string(name)));
   if (changes_object(object, name) || (name.starts_with("__") && name.ends_with("__"))) {
     const std::string hint =
-        str("access to attribute ", quoted(name), " of ", quoted(type_name(object)), " object is unsafe.");
+        str("access to attribute ", repr_of(name), " of ", repr_of(type_name(object)), " object is unsafe.");
     if (name.starts_with("__")) fail(hint);
     return context.undefined(Undefined::Of::kHint, "", hint);
   }

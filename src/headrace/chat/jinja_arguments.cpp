@@ -13,13 +13,13 @@ Parameters::Parameters(std::string_view function, const CallArguments& arguments
   for (size_t i = 0; i < given; ++i) values_[i] = &arguments.positional[i];
   for (const auto& [name, value] : arguments.keywords) {
     const auto* place = std::ranges::find(names, std::string_view(name->bytes));
-    if (place == names.end()) fail(function, "() got an unexpected keyword argument ", quoted(name->bytes));
+    if (place == names.end()) fail(function, "() got an unexpected keyword argument ", repr_of(name->bytes));
     const Value*& slot = values_[static_cast<size_t>(place - names.begin())];
-    if (slot != nullptr) fail(function, "() got multiple values for argument ", quoted(name->bytes));
+    if (slot != nullptr) fail(function, "() got multiple values for argument ", repr_of(name->bytes));
     slot = &value;
   }
   for (size_t i = 0; i < required; ++i)
-    if (values_[i] == nullptr) fail(function, "() missing required argument ", quoted(*(names.begin() + i)));
+    if (values_[i] == nullptr) fail(function, "() missing required argument ", repr_of(*(names.begin() + i)));
 }
 
 int64_t Parameters::integer(size_t place, int64_t otherwise) const {

@@ -165,7 +165,7 @@ void Renderer::bind(const Macro& macro, CallArguments arguments) {
     assign(symbol, otherwise != nullptr
                        ? evaluate(*otherwise)
                        : context_.undefined(Undefined::Of::kHint, "",
-                                            str("parameter ", quoted(signature.names[i]), " was not provided")));
+                                            str("parameter ", repr_of(signature.names[i]), " was not provided")));
   }
   bind_others(macro, std::move(arguments));
 }
@@ -173,7 +173,7 @@ void Renderer::bind(const Macro& macro, CallArguments arguments) {
 // Binds caller, kwargs and varargs where the macro reads them; without them, further arguments are errors.
 void Renderer::bind_others(const Macro& macro, CallArguments arguments) {
   const Signature& signature = macro.definition.signature;
-  const std::string name = quoted(macro.definition.name);
+  const std::string name = repr_of(macro.definition.name);
   const bool has_own_caller = std::ranges::find(signature.names, "caller") != signature.names.end();
   if (signature.takes_caller && !has_own_caller) {
     const auto caller = take_keyword(arguments, "caller");
@@ -184,7 +184,7 @@ void Renderer::bind_others(const Macro& macro, CallArguments arguments) {
     for (const auto& [key, value] : arguments.keywords) rest.emplace_back(key, value);
     assign(signature.kwargs, context_.dict(std::move(rest)));
   } else if (!arguments.keywords.empty()) {
-    fail("macro ", name, " takes no keyword argument ", quoted(arguments.keywords[0].first->bytes));
+    fail("macro ", name, " takes no keyword argument ", repr_of(arguments.keywords[0].first->bytes));
   }
   const size_t count = signature.parameters.size();
   if (signature.takes_varargs) {

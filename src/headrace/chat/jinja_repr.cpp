@@ -110,7 +110,7 @@ void append_object(const Context& context, const Value& value, TextBuilder& out)
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string repr_of(std::string_view text) {
   const char quote = quote_of(text);
   std::string out(1, quote);
   append_escaped(text, quote, out);

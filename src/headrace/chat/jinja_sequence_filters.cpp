@@ -383,7 +383,7 @@ bool is_filter(std::string_view name) { return text_filter(name) != nullptr || s
 Value Renderer::filtered(std::string_view name, const Value& input, const CallArguments& arguments) {
   context_.meter.step();
   const FilterBody text = text_filter(name), body = text != nullptr ? text : sequence_filter(name);
-  if (body == nullptr) fail("No filter named ", quoted(name), " found.");
+  if (body == nullptr) fail("No filter named ", repr_of(name), " found.");
   return body(*this, input, arguments);
 }
 

@@ -145,7 +145,7 @@ bool is_test(std::string_view name) { return test_of(name) != nullptr; }
 bool Renderer::tested(std::string_view name, const Value& input, const CallArguments& arguments) {
   context_.meter.step();
   const TestBody body = test_of(name);
-  if (body == nullptr) fail("No test named ", quoted(name), " found.");
+  if (body == nullptr) fail("No test named ", repr_of(name), " found.");
   return body(context_, input, arguments);
 }
 

@@ -55,8 +55,8 @@ std::partial_ordering order_of_items(const Context& context, const List& a, cons
 
 std::string Undefined::message() const {
   switch (of) {
-    case Of::kName: return str(quoted(name), " is undefined");
-    case Of::kAttribute: return str(quoted(described_type(type)), " has no attribute ", quoted(name));
+    case Of::kName: return str(repr_of(name), " is undefined");
+    case Of::kAttribute: return str(repr_of(described_type(type)), " has no attribute ", repr_of(name));
     case Of::kElement: return str(described_type(type), " has no element ", name);
     case Of::kHint: return name;
   }

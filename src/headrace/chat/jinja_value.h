@@ -217,6 +217,6 @@ TextPtr to_text(const Context& context, const Value& value);
 void append_str(const Context& context, const Value& value, TextBuilder& out);
 void append_repr(const Context& context, const Value& value, TextBuilder& out);
 std::string float_repr(double value);
-std::string quoted(std::string_view text);  // repr() of a str
+std::string repr_of(std::string_view text);  // repr() of a str
 
 }  // namespace headrace::jinja

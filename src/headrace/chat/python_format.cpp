@@ -59,7 +59,7 @@ class Printf {
     if (arguments_.dict() == nullptr) fail("format requires a mapping");
     const std::string name = format_.bytes.substr(begin, end - begin);
     const Value* value = find(*arguments_.dict(), name);
-    if (value == nullptr) fail(quoted(name));
+    if (value == nullptr) fail(repr_of(name));
     at_ = end + 1;
     used_names_ = true;
     return *value;
@@ -244,7 +244,7 @@ class Braces {
     }
     for (const auto& [key, value] : arguments_.keywords)
       if (key->bytes == name) return value;
-    fail(quoted(name));
+    fail(repr_of(name));
   }
 
   Value part_of(const Value& value, std::string_view& rest) const {

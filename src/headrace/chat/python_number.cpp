@@ -102,7 +102,7 @@ FormatSpec parse_spec(std::string_view spec) {
     made.precision = take_number(spec);
   }
   if (!spec.empty()) made.type = spec[0], spec.remove_prefix(1);
-  if (!spec.empty()) fail("Invalid format specifier ", quoted(whole));
+  if (!spec.empty()) fail("Invalid format specifier ", repr_of(whole));
   if (made.precision > kMostDigits && made.type != '\0' && made.type != 's') fail("a precision is too large");
   return made;
 }

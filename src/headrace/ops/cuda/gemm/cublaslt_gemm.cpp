@@ -1,4 +1,4 @@
-// Dense GEMM by cuBLASLt. No other file calls cuBLASLt, except that runtime.cpp ends the handle.
+// Dense GEMM by cuBLASLt. No other file calls cuBLASLt.
 #include <algorithm>
 #include <tuple>
 
@@ -133,13 +133,29 @@ cublasLtHandle_t started(int32_t device) {
 void Destroy::operator()(cublasLtMatrixLayout_t layout) const noexcept { cublasLtMatrixLayoutDestroy(layout); }
 void Destroy::operator()(cublasLtMatmulDesc_t descriptor) const noexcept { cublasLtMatmulDescDestroy(descriptor); }
 
+cublasLtHandle_t CublasLtHandles::take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return nullptr;
+  const cublasLtHandle_t handle = free_.back();
+  free_.pop_back();
+  return handle;
+}
+
+void CublasLtHandles::put(cublasLtHandle_t handle) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(handle);
+}
+
 CublasLtPlans::~CublasLtPlans() {
   plans_.clear();
-  if (handle_ != nullptr) cublasLtDestroy(handle_);
+  if (handle_ != nullptr) handles_.put(handle_);
 }
 
 cublasLtHandle_t CublasLtPlans::handle() {
-  std::call_once(started_, [this] { handle_ = started(device_); });
+  std::call_once(started_, [this] {
+    handle_ = handles_.take();
+    if (handle_ == nullptr) handle_ = started(device_);
+  });
   return handle_;
 }
 

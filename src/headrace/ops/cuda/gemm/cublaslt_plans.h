@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "headrace/ops/fused_linear.h"
 
@@ -18,7 +19,19 @@ struct Destroy {
 using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
 using Descriptor = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
 
-// Caches one cuBLASLt plan per shape, for one stream, and owns the handle. Only handle() is thread-safe. cuBLASLt takes
+// The handles of a device that no runtime has now. Thread-safe. None is ever destroyed: with CUDA 13.0 that ends the
+// captures of other threads with an error.
+class CublasLtHandles {
+ public:
+  cublasLtHandle_t take();  // null if there is none
+  void put(cublasLtHandle_t handle);
+
+ private:
+  std::mutex mutex_;
+  std::vector<cublasLtHandle_t> free_;
+};
+
+// Caches one cuBLASLt plan per shape, for one stream, and has a handle. Only handle() is thread-safe. cuBLASLt takes
 // some 90 ms to choose its first kernel.
 class CublasLtPlans {
  public:
@@ -30,12 +43,12 @@ class CublasLtPlans {
   };
   using Key = std::array<int64_t, 12>;  // all that the choice depends on
 
-  explicit CublasLtPlans(int32_t device) : device_(device) {}
+  CublasLtPlans(int32_t device, CublasLtHandles& handles) : device_(device), handles_(handles) {}
   CublasLtPlans(const CublasLtPlans&) = delete;
   CublasLtPlans& operator=(const CublasLtPlans&) = delete;
   ~CublasLtPlans();
 
-  // Returns the handle. Creates it on the first call, or waits for the thread that does. Thread-safe. Throws
+  // Returns the handle. Takes or creates it on the first call, or waits for the thread that does. Thread-safe. Throws
   // kOutOfMemory or kUnsupported; the next call then tries again.
   cublasLtHandle_t handle();
   // Returns the plan of args.products[0], made on the first call for its shape. Valid as long as this object.
@@ -43,6 +56,7 @@ class CublasLtPlans {
 
  private:
   int32_t device_;
+  CublasLtHandles& handles_;
   std::once_flag started_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;

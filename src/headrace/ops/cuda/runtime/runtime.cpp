@@ -99,7 +99,7 @@ void Runtime::start(int32_t index) {
   stream_.hand_over = allocate(kHandOverBytes);
   check_cuda(cudaMemsetAsync(stream_.hand_over, 0xff, kHandOverBytes, stream_.handle),
              "clearing the hand-over of GEMM sequences");
-  blas_ = std::make_unique<CublasLtPlans>(index);
+  blas_ = std::make_unique<CublasLtPlans>(index, shared_.blas_handles);
   stream_.blas = blas_.get(), stream_.notes = &shared_.attributes;
   stream_.grid_barrier = taken_grid_barrier();
 }

@@ -43,13 +43,16 @@ struct Stream {
   }
 };
 
-// Makes the stream's device current for the calling thread; launches, allocations and kernel queries need that. Every
-// entry into the library (entry.h, runtime.cpp) calls it first. It is not undone: a thread that never chose a device
-// has device 0. Making that current again would create a context there and take its memory.
+// Makes the stream's device current for the calling thread; launches, allocations, kernel queries and TMA descriptors
+// need that. Every entry into the library (entry.h, runtime.cpp) calls it first. It is not undone: making a device
+// current again that the thread never chose would create a context there and take its memory.
 inline void make_current(const Stream& stream) {
+  thread_local bool has_chosen = false;  // a thread that never chose has device 0, but no context
   int now = 0;
   check_cuda(cudaGetDevice(&now), "cudaGetDevice");
-  if (now != stream.device) check_cuda(cudaSetDevice(stream.device), "cudaSetDevice");
+  if (has_chosen && now == stream.device) return;
+  check_cuda(cudaSetDevice(stream.device), "cudaSetDevice");
+  has_chosen = true;
 }
 
 // Returns the stream to queue an op on. Throws kInvalidArgument if the context has none.
