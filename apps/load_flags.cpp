@@ -102,7 +102,7 @@ void add_length_flags(CLI::App& command, LoadFlags& f) {
                   "(all)")
       ->delimiter(',')
       ->allow_extra_args(false)
-      ->type_name("NAME:MS");
+      ->type_name("BOUNDS");
   CLI::Option* svg = command.add_option("--svg", f.svg, "write the curve of latency against throughput to FILE");
   refuse_standard_output(*svg->type_name(kFile));
 }

@@ -116,6 +116,10 @@ double figure(const Figures& figures, std::string_view name) {
   return found == figures.end() ? 0 : found->second;
 }
 
+double live(const Figures& figures) {
+  return figure(figures, "headrace_requests_running") + figure(figures, "headrace_requests_waiting");
+}
+
 RawHttpResponse get(uint16_t port, std::string_view path, std::string_view headers) {
   return RawHttpClient(port).request(raw_request("GET", path, {}, headers));
 }

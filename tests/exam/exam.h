@@ -46,6 +46,9 @@ using Figures = std::map<std::string, double, std::less<>>;
 Figures figures_of(uint16_t port, std::string_view headers = {});
 inline Figures figures_of(const ExamServer& server) { return figures_of(server.port(), server.authorization()); }
 double figure(const Figures& figures, std::string_view name);  // 0: absent
+double live(const Figures& figures);                           // requests that run or wait
+inline double live(uint16_t port) { return live(figures_of(port)); }
+inline double live(const ExamServer& server) { return live(figures_of(server)); }
 
 RawHttpResponse get(uint16_t port, std::string_view path, std::string_view headers = {});
 RawHttpResponse post(uint16_t port, std::string_view path, std::string_view body, std::string_view headers = {});
@@ -139,7 +142,7 @@ const std::vector<ExamCase>& lifecycle_cases();
 // Calls `holds` until it does; throws ExamFailure after `time`.
 template <class Holds>
 void require_within(Milliseconds time, const std::string& what, const Holds& holds) {
-  for (const auto end = Clock::now() + time; !holds();) {
+  for (const auto end = Clock::now() + patient(time); !holds();) {
     require(Clock::now() < end, str(what, ": not within ", time.count(), " ms"));
     usleep(2000);
   }

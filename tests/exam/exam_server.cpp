@@ -133,7 +133,7 @@ void ExamServer::signal(int number) const {
 }
 
 std::optional<int> ExamServer::wait(Milliseconds time) {
-  if (!status_) status_ = wait_for(pid_, time);
+  if (!status_) status_ = wait_for(pid_, patient(time));
   return status_;
 }
 

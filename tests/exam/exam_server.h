@@ -15,6 +15,10 @@ namespace headrace::exam {
 
 using Milliseconds = std::chrono::milliseconds;
 
+// Every limit of the exam is for a machine that has nothing else to do. A busy one multiplies them (--patience).
+inline int patience = 1;
+inline Milliseconds patient(Milliseconds limit) { return limit * patience; }
+
 struct ServerCommand {
   std::filesystem::path program, model;
   std::vector<std::string> flags = {};

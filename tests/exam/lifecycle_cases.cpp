@@ -26,15 +26,13 @@ void require_status(ExamServer& server, int expected, Milliseconds time) {
 
 // 20 streams at the end of a server: short ones are finished, the others end with an error.
 void drain(Exam& exam) {
-  ExamServer server(exam.command({"--shutdown-timeout", "1500ms", "--max-model-len", "4096"}));
+  ExamServer server(
+      exam.command({"--shutdown-timeout", str(patient(Milliseconds(1500)).count(), "ms"), "--max-model-len", "4096"}));
   exam.check(server);
   const uint16_t port = server.port();
   std::vector<RawHttpClient> streams;
   for (int i = 0; i < 20; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, i < 6 ? 30 : 4000)));
-  require_within(Milliseconds(3000), "20 streams live", [&] {
-    const Figures f = figures_of(port);
-    return figure(f, "headrace_requests_running") + figure(f, "headrace_requests_waiting") >= 14;
-  });
+  require_within(Milliseconds(3000), "20 streams live", [&] { return live(port) >= 14; });
   RawHttpClient kept(port);
   require(kept.request(raw_request("GET", "/readyz")).status == 200, "/readyz is not 200 before the signal");
   server.signal(SIGTERM);

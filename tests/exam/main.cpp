@@ -1,5 +1,6 @@
 // The exam of a running server (headrace serve): requests that broke servers elsewhere, and what must hold after each.
-// Usage: exam --program HEADRACE --model DIRECTORY [--side-library FILE] [--quick] [--json] [--list] [CASE...]
+// Usage: exam --program HEADRACE --model DIRECTORY [--side-library FILE] [--quick] [--patience N] [--json] [--list]
+// [CASE...]
 #include <sys/resource.h>
 
 #include <csignal>
@@ -21,14 +22,22 @@ struct Arguments {
 };
 
 constexpr const char* kUsage =
-    "usage: exam --program HEADRACE --model DIRECTORY [--side-library FILE] [--quick] [--json] [--list] [CASE...]\n"
+    "usage: exam --program HEADRACE --model DIRECTORY [--side-library FILE] [--quick] [--patience N] [--json] [--list] "
+    "[CASE...]\n"
+    "--patience N: N times the time for everything that is limited, for a busy machine\n"
     "CASE: a case, A3, or a group, A; without one all are run\n";
+
+int number_of(const std::string& text) {
+  require(!text.empty() && text.size() < 4 && text.find_first_not_of("0123456789") == std::string::npos && text != "0",
+          "--patience: is '" + text + "', expected a whole number from 1 to 999");
+  return std::stoi(text);
+}
 
 Arguments arguments_of(int argc, char** argv) {
   Arguments a;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const bool has_value = word == "--program" || word == "--model" || word == "--side-library";
+    const bool has_value = word == "--program" || word == "--model" || word == "--side-library" || word == "--patience";
     require(!has_value || i + 1 < argc, word + " has no value");
     if (word == "--program")
       a.files.program = argv[++i];
@@ -36,6 +45,8 @@ Arguments arguments_of(int argc, char** argv) {
       a.files.model = argv[++i];
     else if (word == "--side-library")
       a.files.side_library = argv[++i];
+    else if (word == "--patience")
+      patience = number_of(argv[++i]);
     else if (word == "--quick")
       a.is_quick = true;
     else if (word == "--json")

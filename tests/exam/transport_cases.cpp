@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kPostHead = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n";
 constexpr Milliseconds kSoon{50}, kAbort{100};
+
 // `send` is answered by an error of `status`, and the connection ends.
 void require_ended(Exam& exam, std::string_view bytes, int status, std::string_view words = "") {
   RawHttpClient client(exam.port());
@@ -52,11 +53,11 @@ void slow_heads(Exam& exam) {
   RawHttpClient slow(exam.port());
   const auto begin = Clock::now();
   const std::string head = "GET /health HTTP/1.1\r\n";
-  for (size_t i = 0; i < head.size() && Clock::now() - begin < Milliseconds(1500); ++i) {
+  for (size_t i = 0; i < head.size() && Clock::now() - begin < patient(Milliseconds(1500)); ++i) {
     if (!slow.send(head.substr(i, 1)) || slow.receive(Milliseconds(100))) break;
   }
   require_refusal(slow.response(), 408, "", "head");
-  require(Clock::now() - begin < Milliseconds(1500), "a slow head is cut off late");
+  require(Clock::now() - begin < patient(Milliseconds(1500)), "a slow head is cut off late");
 }
 
 // Connections that send nothing, or the begin of a head, do not make others wait.
@@ -69,7 +70,8 @@ void many_slow_heads(Exam& exam) {
     if (i % 2 == 0) slow.back().send("GET /hea");
   }
   const Milliseconds beside = p99_of_health(exam.port());
-  require(beside <= std::max(kSoon, 2 * alone), str("/health takes ", beside.count(), " ms beside slow heads"));
+  require(beside <= std::max(patient(kSoon), 2 * alone),
+          str("/health takes ", beside.count(), " ms beside slow heads"));
   for (size_t i = 0; i < slow.size(); i += 2) require_refusal(slow[i].response(), 408, "", "");
 }
 
@@ -77,7 +79,7 @@ void slow_bodies(Exam& exam) {
   RawHttpClient slow(exam.port());
   const auto begin = Clock::now();
   slow.send(str(kPostHead, "Content-Length: 1000\r\n\r\n"));
-  while (Clock::now() - begin < Milliseconds(2000)) {
+  while (Clock::now() - begin < patient(Milliseconds(2000))) {
     if (!slow.send("a") || slow.receive(Milliseconds(50))) break;
   }
   require_refusal(slow.response(), 408, "", "body");
@@ -142,7 +144,7 @@ void idle_streams(Exam& exam) {
   RawHttpClient& last = streams.back();
   require(last.receive_until(": ping\n\n").ends_with(": ping\n\n"), "a stream that waits is not kept alive");
   const Milliseconds time = p99_of_health(server.port());
-  require(time < kSoon, str("/health takes ", time.count(), " ms beside ", idle, " idle streams"));
+  require(time < patient(kSoon), str("/health takes ", time.count(), " ms beside ", idle, " idle streams"));
   const int64_t growth = server.resident_bytes() - before;
   require(growth < (int64_t{64} << 20), str(idle, " idle streams take ", growth >> 20, " MB"));
   streams.clear();
@@ -168,10 +170,6 @@ void most_connections(Exam& exam) {
 }
 
 double running(uint16_t port) { return figure(figures_of(port), "headrace_requests_running"); }
-double live(uint16_t port) {
-  const Figures f = figures_of(port);
-  return figure(f, "headrace_requests_running") + figure(f, "headrace_requests_waiting");
-}
 double aborted(uint16_t port) {
   return figure(figures_of(port), R"(headrace_requests_failed_total{model_name="exam",reason="aborted"})");
 }
@@ -185,7 +183,7 @@ void leave(RawHttpClient& client, Leaving how) { how == Leaving::kClose ? client
 template <class Begin>
 void require_aborted(Exam& exam, Leaving how, const Begin& begin) {
   Milliseconds least{1 << 30};
-  for (int i = 0; i < 3 && least > kAbort; ++i) {
+  for (int i = 0; i < 3 && least > patient(kAbort); ++i) {
     const double before = aborted(exam.port());
     RawHttpClient client = begin();
     const auto left = Clock::now();
@@ -196,7 +194,7 @@ void require_aborted(Exam& exam, Leaving how, const Begin& begin) {
     require_within(Milliseconds(1000), "reason aborted is counted once",
                    [&] { return aborted(exam.port()) == before + 1; });
   }
-  require(least <= kAbort, str("a request whose client has gone ends after ", least.count(), " ms"));
+  require(least <= patient(kAbort), str("a request whose client has gone ends after ", least.count(), " ms"));
 }
 
 void gone_before_request(Exam& exam) {

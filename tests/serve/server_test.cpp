@@ -266,7 +266,7 @@ TEST(Server, DrainsRefusesAndEndsWhatRemains) {
 
 TEST(Server, ARequestWaitsAndRunsForALimitedTime) {
   using std::chrono::milliseconds;
-  Serving waits({.times = {.queue = milliseconds(1)}}, 1), runs({.times = {.request = milliseconds(1)}});
+  Serving waits({.times = {.queue = milliseconds(30)}}, 1), runs({.times = {.request = milliseconds(1)}});
   waits.open(), runs.open();
   std::vector<std::shared_ptr<FakeExchange>> all;
   for (int i = 0; i < 40; ++i) all.push_back(waits.start("/v1/completions", long_body()));
