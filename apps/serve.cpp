@@ -200,8 +200,8 @@ std::unique_ptr<HttpServer> listening(const ServeFlags& flags, Server& server) {
 // Large bodies go back to the system when they are freed; otherwise malloc would keep 60 MB of them in each thread.
 void keep_no_large_blocks() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_THRESHOLD, 8 << 20);
-  mallopt(M_TRIM_THRESHOLD, 16 << 20);
+  mallopt(M_MMAP_THRESHOLD, 8 << 20);   // NOLINT(concurrency-mt-unsafe): no other thread runs yet
+  mallopt(M_TRIM_THRESHOLD, 16 << 20);  // NOLINT(concurrency-mt-unsafe)
 #endif
 }
 

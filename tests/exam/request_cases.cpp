@@ -64,9 +64,8 @@ void nested(Exam& exam) {
   const std::string open = repeated("[", kDeep), close = repeated("]", kDeep);
   const std::string objects = repeated(R"({"a":)", kDeep) + "1" + repeated("}", kDeep);
   for (const std::string_view field : {"messages", "tools", "metadata", "chat_template_kwargs", "logit_bias"}) {
-    const std::string begin = str("{\"", field, "\": ");
-    exam.refused(kChat, begin + open + close + "}", 400, "", "nesting deeper than 64");
-    exam.refused(kChat, begin + objects + "}", 400, "", "nesting deeper than 64");
+    for (const std::string& deep : {open + close, objects})
+      exam.refused(kChat, str("{\"", field, "\": ", deep, "}"), 400, "", "nesting deeper than 64");
   }
   exam.refused(kCompletions, "{\"prompt\": " + open, 400);
   exam.refused(kCompletions, "{\"prompt\": " + repeated(R"([{"a":)", kDeep), 400);

@@ -345,7 +345,7 @@ void expectations(Exam& exam) {
 void other_protocols(Exam& exam) {
   require_ended(exam, "GET /health\r\n", 400);  // HTTP/0.9
   require_ended(exam, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505);
-  require_ended(exam, std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 0123456789\n", 26), 400);  // TLS
+  require_ended(exam, std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 0123456789\n", 23), 400);  // TLS
   require_ended(exam, "GET /health HTTP/1.2\r\nHost: a\r\n\r\n", 505);
   require_ended(exam, std::string_view("\x00\x01\x02\x03\n", 5), 400);
   require_ended(exam, "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400);

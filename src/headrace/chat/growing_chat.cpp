@@ -4,40 +4,20 @@
 #include <string_view>
 #include <utility>
 
+#include "headrace/chat/prompt_parts.h"
+
 namespace headrace {
 namespace {
 
 using Span = ChatPrompt::Span;
 
-// Returns the literal spans before `end`.
-std::vector<Span> spans_before(const ChatPrompt& prompt, size_t end) {
-  std::vector<Span> spans;
-  for (const Span& span : prompt.literal) {
-    if (span.begin < end) spans.push_back({span.begin, std::min(span.end, end)});
-  }
-  return spans;
-}
-
-ChatPrompt rest_of(const ChatPrompt& prompt, size_t begin) {
-  ChatPrompt rest{.text = prompt.text.substr(begin)};
-  for (const Span& span : prompt.literal) {
-    if (span.end > begin) rest.literal.push_back({std::max(span.begin, begin) - begin, span.end - begin});
-  }
-  return rest;
-}
-
 bool is_literal_at(const ChatPrompt& prompt, size_t at) {
   return std::ranges::any_of(prompt.literal, [at](const Span& s) { return s.begin <= at && at < s.end; });
 }
 
-bool same(const Span& a, const Span& b) { return a.begin == b.begin && a.end == b.end; }
-
 }  // namespace
 
-bool GrowingChat::goes_on(const ChatPrompt& prompt) const {
-  return !ids_.empty() && prompt.text.starts_with(prompt_.text) &&
-         std::ranges::equal(spans_before(prompt, prompt_.text.size()), prompt_.literal, same);
-}
+bool GrowingChat::goes_on(const ChatPrompt& prompt) const { return !ids_.empty() && begins_with(prompt, prompt_); }
 
 GrowingChat::Known GrowingChat::known_answer(std::string_view text) const {
   Known known;
@@ -54,8 +34,8 @@ GrowingChat::Known GrowingChat::known_answer(std::string_view text) const {
 std::vector<int32_t> GrowingChat::encode_behind(const ChatPrompt& prompt, const Known& known) const {
   std::vector<int32_t> ids = ids_;
   ids.insert(ids.end(), answer_.begin(), answer_.begin() + static_cast<ptrdiff_t>(known.num_ids));
-  const std::vector<int32_t> rest =
-      headrace::encode(tokenizer_, rest_of(prompt, prompt_.text.size() + known.num_bytes));
+  const size_t begin = prompt_.text.size() + known.num_bytes;
+  const std::vector<int32_t> rest = headrace::encode(tokenizer_, part_of(prompt, begin, prompt.text.size()));
   ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
 }

@@ -257,7 +257,7 @@ RenderedChat rendered(const ChatInput& input, const ServedModel& model) {
   try {
     ChatPrompt prompt = model.chat()->render(input);
     model.size().check_text(prompt.text.size());
-    RenderedChat chat{.ids = encode(model.tokenizer(), prompt)};
+    RenderedChat chat{.ids = model.encode(prompt)};
     model.size().check(chat.ids.size());
     require_field(!chat.ids.empty(), "messages", "messages make an empty prompt, expected a token or more");
     chat.text = std::move(prompt.text);

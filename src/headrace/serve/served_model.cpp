@@ -16,6 +16,7 @@ ServedModel::ServedModel(AsyncLLM& llm, std::vector<std::string> names, std::opt
       chat_(std::move(chat)),
       defaults_(std::move(defaults)),
       size_(llm.tokenizer(), llm.config().max_context_len),
+      encoder_(llm.tokenizer()),
       created_(std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
                    .count()) {}
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "headrace/chat/chat_template.h"
+#include "headrace/chat/prompt_encoder.h"
 #include "headrace/llm/async_llm.h"
 #include "headrace/serve/prompt_size.h"
 
@@ -24,7 +25,8 @@ class ServedModel {
   const SamplingParams& defaults() const { return defaults_; }
   const PromptSize& size() const { return size_; }
   const ChatTemplate* chat() const { return chat_ ? &*chat_ : nullptr; }  // null: the model has none
-  int64_t created() const { return created_; }                            // seconds since 1970
+  std::vector<int32_t> encode(const ChatPrompt& prompt) const { return encoder_.encode(prompt); }
+  int64_t created() const { return created_; }  // seconds since 1970
 
   // Returns the name for responses. Throws RequestError 404 for another model's; an empty one is the model that runs.
   std::string name_for(const std::string& asked) const;
@@ -35,6 +37,7 @@ class ServedModel {
   std::optional<ChatTemplate> chat_;
   SamplingParams defaults_;
   PromptSize size_;
+  mutable PromptEncoder encoder_;  // thread-safe
   int64_t created_;
 };
 

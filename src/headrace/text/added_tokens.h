@@ -49,6 +49,7 @@ class AddedTokenMatcher {
   std::vector<Segment> split(std::string_view text, SpecialTokens special,
                              std::span<const TextSpan> literal = {}) const;
   bool has_special() const { return std::ranges::any_of(tokens_, &AddedToken::special); }
+  bool has_single_word() const { return std::ranges::any_of(tokens_, &AddedToken::single_word); }
 
  private:
   static constexpr int32_t kNone = -1;

@@ -304,6 +304,15 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, EncodeOptions opti
   return ids;
 }
 
+size_t Tokenizer::last_cut(std::string_view text, std::span<const TextSpan> literal) const {
+  if (!is_valid_utf8(text) || parts_->raw_matcher.has_single_word()) return 0;  // such a token looks over the cut
+  size_t cut = 0;
+  for (const auto& segment : parts_->raw_matcher.split(text, SpecialTokens::kParse, literal)) {
+    if (segment.id && is_special(*segment.id)) cut = static_cast<size_t>(segment.text.data() - text.data());
+  }
+  return cut;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, SpecialText special) const {
   Detokenizer detokenizer(*this, special);
   std::string text;

@@ -51,6 +51,10 @@ class Tokenizer {
   // bytes.decode("utf-8", "replace") had read them. Time is n log n. Throws Error(kInvalidArgument) for 2 GiB or more.
   std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
+  // Returns where `text`, read with kParse, can be cut: the ids of both parts, one behind the other, are those of the
+  // whole. It is in front of the last special token of the raw text; 0 if there is none.
+  size_t last_cut(std::string_view text, std::span<const TextSpan> literal = {}) const;
+
   // The text of `ids`, always valid UTF-8: what their bytes spell, with U+FFFD for ill-formed parts (of fallback bytes:
   // is_fallback_byte). An id without a
   // token (the padding rows of a model's output matrix) spells nothing, as in the `tokenizers` package.
