@@ -43,7 +43,7 @@ ChatPrompt conversation_of(Random& random, size_t turns) {
   return prompt;
 }
 
-ChatPrompt joined(const ChatPrompt& first, const ChatPrompt& second) {
+ChatPrompt extended(const ChatPrompt& first, const ChatPrompt& second) {
   ChatPrompt both = first;
   both.text += second.text;
   for (const ChatPrompt::Span& span : second.literal)
@@ -59,7 +59,7 @@ TEST(PromptEncoder, GivesTheIdsOfTheWholeWhateverCameBefore) {
     std::vector<ChatPrompt> before{{}};
     for (int i = 0; i < 600; ++i) {
       const ChatPrompt& from = before[static_cast<size_t>(random.below(static_cast<int64_t>(before.size())))];
-      const ChatPrompt prompt = joined(from, conversation_of(random, static_cast<size_t>(random.below(3))));
+      const ChatPrompt prompt = extended(from, conversation_of(random, static_cast<size_t>(random.below(3))));
       ASSERT_EQ(encoder.encode(prompt), encode(tokenizer, prompt)) << flags << ": " << prompt.text;
       before.push_back(prompt);
       if (before.size() > 30) before.erase(before.begin() + 1);
