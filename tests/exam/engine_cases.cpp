@@ -46,9 +46,9 @@ void full_queue(Exam& exam) {
 }
 
 void full_of_tokens(Exam& exam) {
-  ExamServer server(exam.command({"--max-num-seqs", "1", "--max-queued-tokens", "400"}));
+  ExamServer server(exam.command({"--max-num-seqs", "1", "--max-queued-tokens", "400", "--max-model-len", "4096"}));
   exam.check(server);
-  RawHttpClient running = begin_post(server.port(), kCompletions, stream_of(kStory, 1000));
+  RawHttpClient running = begin_post(server.port(), kCompletions, stream_of(kStory, 4000));
   require(!running.receive_until("data: {").empty(), "a stream does not begin");
   RawHttpClient waiting = begin_post(server.port(), kCompletions, stream_of(ids_prompt(300), 5));
   require_within(Milliseconds(1000), "a request waits", [&] { return live(server) == 2; });

@@ -46,7 +46,8 @@ using Figures = std::map<std::string, double, std::less<>>;
 Figures figures_of(uint16_t port, std::string_view headers = {});
 inline Figures figures_of(const ExamServer& server) { return figures_of(server.port(), server.authorization()); }
 double figure(const Figures& figures, std::string_view name);  // 0: absent
-double live(const Figures& figures);                           // requests that run or wait
+inline double running(uint16_t port) { return figure(figures_of(port), "headrace_requests_running"); }
+double live(const Figures& figures);  // requests that run or wait
 inline double live(uint16_t port) { return live(figures_of(port)); }
 inline double live(const ExamServer& server) { return live(figures_of(server)); }
 

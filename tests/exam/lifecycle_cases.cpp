@@ -31,7 +31,9 @@ void drain(Exam& exam) {
   exam.check(server);
   const uint16_t port = server.port();
   std::vector<RawHttpClient> streams;
-  for (int i = 0; i < 20; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, i < 6 ? 30 : 4000)));
+  for (int i = 0; i < 6; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, 300)));
+  require_within(Milliseconds(3000), "six streams run", [&] { return running(port) == 6; });
+  for (int i = 6; i < 20; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, 4000)));
   require_within(Milliseconds(3000), "20 streams live", [&] { return live(port) >= 14; });
   RawHttpClient kept(port);
   require(kept.request(raw_request("GET", "/readyz")).status == 200, "/readyz is not 200 before the signal");

@@ -169,7 +169,6 @@ void most_connections(Exam& exam) {
   exam.check(server);
 }
 
-double running(uint16_t port) { return figure(figures_of(port), "headrace_requests_running"); }
 double aborted(uint16_t port) {
   return figure(figures_of(port), R"(headrace_requests_failed_total{model_name="exam",reason="aborted"})");
 }
