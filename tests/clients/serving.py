@@ -17,14 +17,16 @@ SAME_BITS = ["-t", "1", "--dtype", "float32", "--deterministic"]  # of the serve
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
+CHECKED = [MODEL, "--served-model-name", "fairy", "--chat-template", TEMPLATE, "--api-key", KEY, *SAME_BITS]
+
+
 class Server:
     """On a free port of 127.0.0.1; its log goes to a file."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, words=tuple(CHECKED)):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", MODEL, "--port", "0", "--served-model-name", "fairy", "--chat-template", TEMPLATE,
-             "--api-key", KEY, *SAME_BITS, *flags],
+            [PROGRAM, "serve", "--port", "0", *words, *flags],
             stdout=subprocess.PIPE, stderr=self.log, text=True)
         for line in self.process.stdout:
             if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
