@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kHealthInterval{100};
 constexpr int kHealthPerMetrics = 5;  // reads of /health for one of /metrics
 constexpr size_t kMostErrorBytes = 4096;
 
-// Where the bytes of a body go as they come.
+// The reader of a body's bytes as they come.
 using Sink = std::function<void(std::string_view)>;
 
 struct SinkBody {
@@ -168,7 +168,7 @@ struct Link {
 // One load: its clock, its event loop, and its coroutines.
 class Session {
  public:
-  // What it refers to is not owned.
+  // Does not own the things that it refers to.
   Session(const ServerUrl& url, const std::string& api_key, const std::vector<tcp::endpoint>& addresses)
       : url_(url), api_key_(api_key), addresses_(addresses) {}
 

@@ -30,7 +30,7 @@ struct LoadOutcome {
   std::vector<double> health_s;        // what /health took, ten times a second meanwhile
   int64_t num_pieces = 0;
   double client_cpu_s = 0;  // of this thread
-  // Of the server's process, if its /metrics tells: at the begin, at the end, and the most in between.
+  // Memory of the server's process, if its /metrics tells: at the begin, at the end, and the most in between.
   struct Process {
     double cpu_s = 0, begin_bytes = 0, end_bytes = 0, most_bytes = 0;
   };

@@ -1,4 +1,4 @@
-// What requests to a server took, and what many of them come to.
+// Times of requests to a server, and statistics of many of them.
 #pragma once
 #include <cstdint>
 #include <limits>

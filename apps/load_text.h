@@ -20,7 +20,8 @@ class RandomWords {
 class TokenRatio {
  public:
   TokenRatio() = default;
-  // Of two texts of different lengths. Their common part, such as a chat template's, counts as no word's.
+  // Words and tokens of a text. The ratio is between two texts of different lengths: their common part, such as a chat
+  // template's, counts as no word's.
   struct Count {
     int64_t words = 0, tokens = 0;
   };

@@ -41,7 +41,7 @@ std::optional<std::string> given_message(const GenerateFlags& flags) {
   return piped.empty() ? *message : piped + "\n\n" + *message;
 }
 
-// What templates call bos_token or eos_token; empty where tokenizer_config.json has none.
+// The bos_token or eos_token of templates; empty where tokenizer_config.json has none.
 std::string named_token(const std::filesystem::path& directory, std::string_view name) {
   const std::filesystem::path file = directory / "tokenizer_config.json";
   if (!file_exists(file)) return "";

@@ -7,7 +7,7 @@
 namespace headrace::app {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
-// Of the distribution alone: temperature, top-k, top-p, min-p and repetition penalty.
+// Flags of the distribution alone: temperature, top-k, top-p, min-p and repetition penalty.
 void add_default_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
 // `defaults` are the model's; what the flags do not say of how tokens are drawn follows them.

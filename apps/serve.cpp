@@ -94,7 +94,7 @@ std::string url_of(const ServeFlags& flags, uint16_t port) {
   return fmt::format(fmt::runtime(host.find(':') == std::string::npos ? "http://{}:{}" : "http://[{}]:{}"), host, port);
 }
 
-// What people copy into reports.
+// The lines that people copy into reports.
 std::string start_report(const AsyncLLM& llm, const std::vector<std::string>& names, const std::string& url) {
   const ModelInfo& model = llm.model_info();
   const EngineConfig& engine = llm.config();
@@ -113,7 +113,8 @@ std::string start_report(const AsyncLLM& llm, const std::vector<std::string>& na
       engine.max_context_len, at_once, engine.max_requests, url);
 }
 
-// How the model's generation_config.json draws tokens, by option; nothing of a model that is not here.
+// The settings of the model's generation_config.json for drawing tokens, by option; nothing of a model that is not
+// here.
 std::map<std::string, std::string> settings_of_model(const ModelFlags& flags, const LLMOptions& options) {
   const std::string revision = flags.revision.empty() ? "" : "@" + flags.revision;
   const auto directory = find_model(flags.model.empty() ? kDemoModel : flags.model + revision);

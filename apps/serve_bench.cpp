@@ -22,7 +22,7 @@ namespace {
 
 constexpr int32_t kNumPrompts = 100, kAnswerTokens = 128;
 
-// What the conversations of one rate say, and when they begin.
+// The texts of the conversations of one rate, and the times at which they begin.
 class Workload {
  public:
   Workload(const LoadFlags& load, int32_t input_len, std::optional<double> rate, uint64_t seed)

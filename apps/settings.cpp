@@ -37,7 +37,7 @@ std::string variable_of(std::string name) {
   return "HEADRACE_" + name;
 }
 
-// What the words say: which options they set, and the file that they name.
+// The content of the words: the options that they set, and the file that they name.
 struct Line {
   const CLI::App* command = nullptr;
   std::set<const CLI::Option*> options;

@@ -11,7 +11,7 @@ class App;
 
 namespace headrace::app {
 
-// Where the value of an option comes from that the line does not have: "HEADRACE_PORT", or the file's path. By the
+// The origin of an option's value that the line does not have: "HEADRACE_PORT", or the file's path. By the
 // option's first long name, without dashes in front.
 using Origins = std::map<std::string, std::string, std::less<>>;
 

@@ -39,7 +39,7 @@ double median_us(const Work& work) {
   return median(std::move(microseconds));
 }
 
-// What the last turn costs where those before it were encoded already.
+// The cost of the last turn where those before it were encoded already.
 void bench_grown(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const ChatPrompt& prompt) {
   const ChatPrompt earlier = chat_template.render(chat_of(kTemplateTurns - 1));
   std::vector<std::unique_ptr<PromptEncoder>> encoders;

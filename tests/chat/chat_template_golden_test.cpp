@@ -91,7 +91,7 @@ int64_t count_special(const Tokenizer& tokenizer, const std::vector<int32_t>& id
   return std::ranges::count_if(ids, [&](int32_t id) { return tokenizer.is_special(id); });
 }
 
-// What the template alone wrote: literal bytes are letters.
+// The text that the template alone wrote: literal bytes are letters.
 std::string without_literals(const ChatPrompt& prompt) {
   std::string text = prompt.text;
   for (const auto& span : prompt.literal) text.replace(span.begin, span.end - span.begin, span.end - span.begin, 'x');

@@ -46,7 +46,7 @@ const Answer kAnswers[] = {
     {kThinkTag, " \n", "", ""},
     {kUser, "<think>A\n", "A\n", ""},
     {kUser, "<thin", "", "<thin"},
-    // What looks like a tag and is none.
+    // Text that looks like a tag and is none.
     {kUser, "<thinker> a</think>b", "", "<thinker> a</think>b"},
     {kUser, "A <think>b</think>", "", "A <think>b</think>"},
     {kUser, "</think>A", "", "</think>A"},

@@ -26,7 +26,7 @@ void replace(std::string& text, std::string_view before, std::string_view after)
   text.replace(at, before.size(), after);
 }
 
-// Where a tensor of 16-bit rows lies in a safetensors file.
+// The place of a tensor of 16-bit rows in a safetensors file.
 struct Place {
   size_t begin = 0, bytes = 0;
   int64_t rows = 0, columns = 0;

@@ -104,7 +104,7 @@ class Exam {
   }
   void restart() { server_.reset(); }
 
-  // What a greedy completion of kCanary must be: the text of a run of `headrace generate`.
+  // The greedy completion of kCanary as it must be: the text of a run of `headrace generate`.
   const std::string& golden() const { return golden_; }
 
  private:

@@ -173,7 +173,7 @@ double aborted(uint16_t port) {
   return figure(figures_of(port), R"(headrace_requests_failed_total{model_name="exam",reason="aborted"})");
 }
 
-// How a client goes.
+// A client's way to go.
 enum class Leaving : uint8_t { kClose, kReset };
 void leave(RawHttpClient& client, Leaving how) { how == Leaving::kClose ? client.close() : client.reset(); }
 

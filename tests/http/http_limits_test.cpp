@@ -1,4 +1,4 @@
-// What clients do wrong, in time, size and number: server.md, C.4, group C.
+// Mistakes of clients, in time, size and number.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/resource.h>

@@ -30,7 +30,7 @@ struct LoadArguments {
   bool checks = false;  // the goals, by the exit status
 };
 
-// What the process of the clients saw.
+// The observations of the clients' process.
 struct ClientReport {
   double health_median_ms = 0, health_p99_ms = 0, health_max_ms = 0;
   int64_t health_answers = 0, bytes = 0;

@@ -22,7 +22,7 @@ class SmallHub {
   };
   using Files = std::map<std::string, File>;
 
-  // What happens to requests whose path holds `path`, in place of the answer, `times` times.
+  // The fate of requests whose path holds `path`, in place of the answer, `times` times.
   struct Fault {
     std::string path;
     int times = 1;

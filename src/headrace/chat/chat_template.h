@@ -31,7 +31,7 @@ struct ChatPrompt {
   std::vector<Span> literal;  // ascending, not empty, apart
 };
 
-// What rendering may take at most. Each byte of the input allows 16 more of output and of memory.
+// Limits of a rendering. Each byte of the input allows 16 more of output and of memory.
 struct TemplateBudget {
   int64_t steps = 2'000'000;
   int64_t output_bytes = int64_t{8} << 20;

@@ -41,7 +41,7 @@ std::optional<Value> object_attribute(const Context& context, const Value& objec
   return std::nullopt;
 }
 
-// What Python's getattr() finds.
+// The result of Python's getattr().
 std::optional<Value> python_attribute(const Context& context, const Value& object, std::string_view name) {
   if (auto value = object_attribute(context, object, name)) return value;
   if (has_method(object, name)) return ObjectPtr(std::make_shared<Method>(object, std::string(name)));
@@ -60,7 +60,7 @@ std::optional<int64_t> place_of(int64_t index, int64_t size) {
   return place >= 0 && place < size ? std::optional(place) : std::nullopt;
 }
 
-// What Python's object[key] finds.
+// The result of Python's object[key].
 std::optional<Value> python_item(const Context& context, const Value& object, const Value& key) {
   if (const Dict* dict = object.dict()) {
     if (key.list() != nullptr || key.dict() != nullptr) return std::nullopt;

@@ -8,7 +8,7 @@
 namespace headrace::jinja {
 namespace {
 
-// What a loop keeps ends with it: a template may have stored the loop in itself.
+// The things that a loop keeps end with it: a template may have stored the loop in itself.
 void end_loop(Loop& loop) {
   loop.is_running = false;
   loop.source = loop.before = loop.current = Value();

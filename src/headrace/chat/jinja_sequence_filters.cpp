@@ -46,7 +46,7 @@ class AttributePath {
   std::vector<Value> steps_;
 };
 
-// What values are sorted and compared by: texts in lower case unless case counts.
+// The key by which values are sorted and compared: texts in lower case unless case counts.
 Value comparable(const Context& context, const Value& value, bool case_sensitive) {
   return case_sensitive || value.text() == nullptr ? value : Value(mapped(context, *value.text(), append_lower));
 }

@@ -106,7 +106,7 @@ struct Dict {
   HeldMemory held;
 };
 
-// What is neither text nor number nor container.
+// A value that is neither text nor number nor container.
 struct Object {
   enum class Kind : uint8_t {
     kNamespace,
@@ -161,7 +161,7 @@ struct Method : Object {
   std::string name;
 };
 
-// What values need of a rendering. Values nest `max_depth` deep at most, so that code may recurse into them.
+// The part of a rendering that values need. Values nest `max_depth` deep at most, so that code may recurse into them.
 struct Context {
   RenderMeter& meter;
   int32_t max_depth;

@@ -44,7 +44,7 @@ enum class BodyFraming {
   kNone,        // the answer to HEAD
 };
 
-// What a response consists of so far. Its writers are on any thread; its connection reads it on the event loop.
+// The parts of a response so far. Its writers are on any thread; its connection reads it on the event loop.
 class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
  public:
   struct Output {

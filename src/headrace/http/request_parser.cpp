@@ -33,7 +33,7 @@ bool equals(const HttpRequest& request, std::string_view name, std::string_view 
   return found != nullptr && lower_case(*found) == value;
 }
 
-// Of a head that Beast accepts.
+// The request of a head that Beast accepts.
 std::optional<HttpRefusal> refusal_of_head(const HttpRequest& request, bool is_http11, int32_t max_headers) {
   if (std::ssize(request.headers) > max_headers) {
     return HttpRefusal{431, str("the request has ", request.headers.size(), " headers, at most ", max_headers)};

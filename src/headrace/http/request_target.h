@@ -15,7 +15,8 @@ struct RequestTarget {
   std::string path, query;  // the path is percent-decoded
 };
 
-// Of "/path?query", "http://host/path?query" or "*". Nothing: its form or a percent code is wrong, or it encodes a NUL.
+// Reads "/path?query", "http://host/path?query" or "*". Nothing: its form or a percent code is wrong, or it encodes a
+// NUL.
 std::optional<RequestTarget> parse_target(std::string_view target);
 
 }  // namespace headrace

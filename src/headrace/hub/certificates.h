@@ -1,4 +1,4 @@
-// Where a system keeps the certificates of those whom it trusts.
+// The places where a system keeps the certificates of those whom it trusts.
 #pragma once
 #include <filesystem>
 #include <string>

@@ -34,7 +34,7 @@ int64_t size_of(const fs::path& path) {
   return error ? 0 : static_cast<int64_t>(size);
 }
 
-// Where a link leads, without following what it leads to.
+// The target of a link, without following it further.
 fs::path target_of(const fs::path& link) {
   std::error_code ignored;
   return (link.parent_path() / fs::read_symlink(link, ignored)).lexically_normal();

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// What a removal takes away. Paths are of the cache.
+// The files and folders that a removal takes away. Paths are of the cache.
 struct HubRemoval {
   std::filesystem::path cache;
   std::string repository;

@@ -17,7 +17,7 @@ constexpr std::array kOptionalFiles = {"added_tokens.json",     "chat_template.j
                                        "processor_config.json", "special_tokens_map.json", "tokenizer.json",
                                        "tokenizer_config.json"};
 
-// Of the optional files, those that the repository does not have.
+// The optional files that the repository does not have.
 std::vector<std::string> absent_files(const std::vector<HubFile>& files) {
   std::vector<std::string> absent;
   for (const char* name : kOptionalFiles) {

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// What a model needs, and how much of it is not here yet.
+// The size of a model, and of the part that is not here yet.
 struct PullPlan {
   HubName name;
   std::string commit;

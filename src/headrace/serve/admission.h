@@ -1,4 +1,4 @@
-// How many requests may wait. Refused ones never reach the engine.
+// Limits of the requests that wait. Refused ones never reach the engine.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -29,8 +29,8 @@ class Admission {
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket();
 
-    // What the request turned out to be: all of its choices, and the tokens of its prompts. Throws RequestError 429,
-    // without effect, if that is too much. A request alone is never too much by its tokens.
+    // Counts the request as it turned out to be: all of its choices, and the tokens of its prompts. Throws RequestError
+    // 429, without effect, if that is too much. A request alone is never too much by its tokens.
     void grow(int32_t choices, int64_t tokens);
     void start();  // its prompts wait no longer
 

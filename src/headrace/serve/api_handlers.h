@@ -1,4 +1,4 @@
-// What the server makes of the bodies of requests. Each runs on a worker's thread and throws RequestError.
+// Handlers of the bodies of requests. Each runs on a worker's thread and throws RequestError.
 #pragma once
 #include <string>
 #include <variant>

@@ -14,7 +14,7 @@
 
 namespace headrace {
 
-// What is told of a request when it has ended. It holds neither keys nor, unless the server was asked to, texts.
+// The record of a request that has ended. It holds neither keys nor, unless the server was asked to, texts.
 struct RequestRecord {
   std::string id, peer, method, path;
   int status = 0;          // of HTTP; 499: the client went before it was answered
@@ -28,7 +28,7 @@ struct RequestRecord {
   std::string input, output;  // texts
 };
 
-// How errors look.
+// The form of errors.
 enum class ErrorStyle : uint8_t { kOpenAI, kOllama };
 
 // Thread-safe.

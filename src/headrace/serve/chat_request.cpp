@@ -25,7 +25,7 @@ constexpr std::string_view kKwargsSchema =
 constexpr std::string_view kFormatSchema =
     R"({"type": "object", "required": ["type"], "properties": {"type": {"const": "text"}}})";
 
-// What the server itself gives a template, or what would be more than a value.
+// Names that the server itself gives a template, or that would be more than a value.
 constexpr std::array<std::string_view, 11> kReserved = {
     "messages",  "tools",       "documents", "chat_template",         "tokenize", "add_generation_prompt", "bos_token",
     "eos_token", "return_dict", "tokenizer", "continue_final_message"};

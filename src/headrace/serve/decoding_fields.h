@@ -1,4 +1,4 @@
-// How a diffusion model decodes, in a request: "headrace": {"decoding": {...}}.
+// A diffusion model's decoding, in a request: "headrace": {"decoding": {...}}.
 #pragma once
 #include <string>
 

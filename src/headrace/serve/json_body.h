@@ -35,7 +35,7 @@ class JsonNode {
   double number(double least, double most) const;  // an integer counts
   std::string text() const;
   std::vector<JsonNode> items(size_t most) const;  // the first ones of an array
-  // Of an object, in its order; refuses a name that occurs twice. Each is named `prefix` and its name.
+  // The members of an object, in its order; refuses a name that occurs twice. Each is named `prefix` and its name.
   std::vector<JsonNode> members(std::string_view prefix = "") const;
   size_t num_members() const;  // of an object, at most 16 million
   // integer() of all items of an array, without a node for each.

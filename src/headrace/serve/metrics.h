@@ -1,4 +1,4 @@
-// What the server counts, as Prometheus reads it.
+// The server's counters, as Prometheus reads them.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@ class Metrics {
   void add_between_tokens(double seconds);
   void add_request(double seconds);
 
-  // What is counted elsewhere.
+  // Figures that are counted elsewhere.
   struct Outside {
     EngineStats engine;
     HttpServer::Stats http;

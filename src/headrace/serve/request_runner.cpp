@@ -28,7 +28,7 @@ struct RequestRunner::Job {
   std::unique_ptr<Response> response;
   std::unique_ptr<Admission::Ticket> ticket;  // until the engine has no choice of it left
 
-  // Of the runner's thread.
+  // Members of the runner's thread.
   bool has_begun = false;  // its stream
   bool has_ended = false;  // it was answered, or its client has gone
   bool waits = true;       // no event of it has come

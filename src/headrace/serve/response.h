@@ -17,7 +17,7 @@
 
 namespace headrace {
 
-// What a response says besides the choices.
+// The parts of a response besides the choices.
 struct ResponseInfo {
   std::string id;
   int64_t created = 0;  // seconds since 1970
@@ -84,7 +84,7 @@ class Response {
     std::shared_ptr<const PrefixMiss> miss;      // if the request explains it
     std::optional<StepReport> report;            // of the newest step, until it is shown
     bool has_ended = false;
-    // Of a stream: what its pieces have shown.
+    // The pieces of a stream until now.
     size_t shown_bytes = 0, shown_tokens = 0;
     bool has_shown_end = false;
   };

@@ -67,7 +67,7 @@ class Server {
   std::optional<std::string> fault() const { return runner_.fault(); }
   // Why the server is not ready; nothing if it is.
   std::optional<std::string> unready_reason() const;
-  // What a watchdog prints: one line.
+  // One line for a watchdog to print.
   std::string state() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a request asks of the engine, and its response.
+// A request's work for the engine, and its response.
 #pragma once
 #include <memory>
 #include <vector>
