@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "doctor_model.h"
+#include "gguf_summary.h"
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
 #include "headrace/hub/hub_name.h"
@@ -87,9 +88,64 @@ std::string shown_json(const std::string& name, const ShownModel& m) {
       json_string(m.directory.string()));
 }
 
+std::string kind_line(const GgufKind& kind) {
+  return fmt::format("  {:<15} {:>13}  {:>9}  {:5.2f} bits  {}\n", kind.name, count_text(kind.parameters),
+                     human_bytes(kind.bytes), kind.bits(), fmt::join(kind.formats, ", "));
+}
+
+std::string shown_lines(const GgufSummary& s) {
+  const GgufKind all = s.all();
+  std::string lines = fmt::format(
+      "family      {}\n"
+      "parameters  {}\n"
+      "context     {}\n"
+      "chat        {}\n"
+      "tokenizer   {}\n"
+      "size        {}{}\n"
+      "path        {}\n",
+      s.architecture.empty() ? "not named" : printable(s.architecture), count_text(all.parameters),
+      s.context_length ? fmt::format("{} tokens", *s.context_length) : "not named",
+      s.has_chat_template ? "has a template" : "no template", s.tokenizer.empty() ? "none" : printable(s.tokenizer),
+      human_bytes(s.file_bytes), s.num_files > 1 ? fmt::format(" in {} files", s.num_files) : std::string(),
+      printable(s.path, 4096));
+  if (all.parameters > 0) lines += fmt::format("weights     {:.2f} bits each\n", all.bits());
+  for (const GgufKind& kind : s.kinds) lines += kind_line(kind);
+  if (!s.unread_formats.empty()) lines += fmt::format("not read    {}\n", fmt::join(s.unread_formats, ", "));
+  return lines;
+}
+
+std::string json_list(const std::vector<std::string>& words) {
+  std::string list;
+  for (const std::string& word : words) list += (list.empty() ? "" : ", ") + json_string(word);
+  return "[" + list + "]";
+}
+
+std::string kind_json(const GgufKind& kind) {
+  return fmt::format(R"({{"name": {}, "tensors": {}, "parameters": {}, "bytes": {}, "bits": {:.4f}, "formats": {}}})",
+                     json_string(kind.name), kind.tensors, kind.parameters, kind.bytes, kind.bits(),
+                     json_list(kind.formats));
+}
+
+std::string shown_json(const std::string& name, const GgufSummary& s) {
+  std::string kinds;
+  for (const GgufKind& kind : s.kinds) kinds += (kinds.empty() ? "" : ", ") + kind_json(kind);
+  return fmt::format(
+      R"({{"name": {}, "architecture": {}, "parameters": {}, "context_length": {}, "chat_template": {}, )"
+      R"("tokenizer": {}, "bytes": {}, "files": {}, "kinds": [{}], "not_read": {}, "path": {}}})"
+      "\n",
+      json_string(name), json_string(s.architecture), s.all().parameters,
+      s.context_length ? fmt::format("{}", *s.context_length) : "null", s.has_chat_template, json_string(s.tokenizer),
+      s.file_bytes, s.num_files, kinds, json_list(s.unread_formats), json_string(s.path));
+}
+
 }  // namespace
 
 int show_model(const std::string& model, Output output) {
+  if (model.ends_with(".gguf")) {
+    const GgufSummary summary = gguf_summary(model);
+    write_out(output == Output::kJson ? shown_json(model, summary) : shown_lines(summary));
+    return 0;
+  }
   const ShownModel shown = shown_model(model);
   write_out(output == Output::kJson ? shown_json(model, shown) : shown_lines(shown));
   return 0;

@@ -209,7 +209,7 @@ uint64_t bytes_of(const Cursor& cursor, const GgufTensor& tensor) {
 uint64_t rounded_up(uint64_t bytes, uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 // `end`: where the data of the tensor before end, from where all data begin; moved on.
-GgufTensor tensor_of(Cursor& cursor, std::string_view name, uint64_t alignment, uint64_t& end) {
+GgufTensor declared_tensor(Cursor& cursor, std::string_view name, uint64_t alignment, uint64_t& end) {
   GgufTensor tensor{.name = name, .dims = dims_of(cursor)};
   const auto id = cursor.number<uint32_t>();
   std::string_view why_not;
@@ -265,7 +265,7 @@ GgufHeader::GgufHeader(std::string file, std::span<const unsigned char> bytes) :
   for (uint64_t i = 0; i < num_tensors; ++i) {
     const std::string_view name = tensor_name(cursor, i);
     if (!tensor_by_name_.emplace(name, i).second) cursor.refuse("appears twice");
-    tensors_.push_back(tensor_of(cursor, name, alignment, end));
+    tensors_.push_back(declared_tensor(cursor, name, alignment, end));
   }
   place_data(cursor, alignment, bytes.size(), file_, tensors_);
 }
