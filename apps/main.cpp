@@ -227,7 +227,7 @@ void add_model_commands(CLI::App& app, Commands& c) {
       ->add_flag("--json", c.json, "one JSON array");
 
   CLI::App* show = app.add_subcommand("show", "what a model is, how large, and where");
-  show->add_option("model", c.shown, "model directory or name")->type_name(kModel)->required();
+  show->add_option("model", c.shown, "model directory or name, or a GGUF file")->type_name(kModel)->required();
   show->add_flag("--json", c.json, "one JSON object");
   show->callback([&c] { c.status = show_model(c.shown, c.output()); });
 
