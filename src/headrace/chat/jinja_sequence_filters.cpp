@@ -204,6 +204,7 @@ Value sort(Renderer& renderer, const Value& input, const CallArguments& argument
   Keyed keyed;
   for (const Value& item : items_in(context, input)) {
     std::vector<Value> keys;
+    keys.reserve(paths.size());
     for (const AttributePath& path : paths) keys.push_back(comparable(context, path.of(item), given.flag(1, false)));
     keyed.emplace_back(context.list(std::move(keys)), item);
   }
