@@ -114,8 +114,15 @@ std::string setting_json(const Setting& setting, ChatSettings settings) {
   return std::visit([](const auto* value) { return setting_json(*value); }, setting.field(settings));
 }
 
-void reset(ChatSettings& settings, const Setting& setting) {
+// Settings without a choice.
+ChatSettings unset_of(const ChatSettings& settings) {
   ChatSettings unset;
+  unset.sampling.params.max_tokens = unset.default_max_tokens = settings.default_max_tokens;
+  return unset;
+}
+
+void reset(ChatSettings& settings, const Setting& setting) {
+  ChatSettings unset = unset_of(settings);
   std::visit([&](auto* value) { *value = *std::get<std::remove_reference_t<decltype(value)>>(setting.field(unset)); },
              setting.field(settings));
 }
@@ -148,13 +155,14 @@ std::vector<std::pair<std::string, std::string>> chosen(const ChatSettings& sett
   std::vector<std::pair<std::string, std::string>> params;
   for (const Setting& setting : kSettings) {
     std::string value = setting_json(setting, settings);
-    if (value != setting_json(setting, {})) params.emplace_back(setting.name, std::move(value));
+    if (value != setting_json(setting, unset_of(settings))) params.emplace_back(setting.name, std::move(value));
   }
   return params;
 }
 
 void set_all(ChatSettings& settings, const JsonValue& params) {
   ChatSettings changed = settings;
+  for (const Setting& setting : kSettings) reset(changed, setting);
   for (const auto& [name, value] : params.as_object()) {
     if (name == "stop") {
       changed.sampling.params.stop = value.as_strings();

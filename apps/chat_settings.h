@@ -16,6 +16,7 @@ struct ChatSettings {
   SamplingFlags sampling{.params = {.max_tokens = kUntilFull}};
   std::optional<bool> enable_thinking = {};  // a variable of chat templates; absent: the template's own default
   bool shows_thinking = false;
+  int32_t default_max_tokens = kUntilFull;  // the model's; no setting
 };
 
 // Sets what `name` calls; dashes and underscores are one. "default" takes a choice back. Error kInvalidArgument for a
@@ -24,7 +25,8 @@ void set(ChatSettings& settings, std::string_view name, std::string_view value);
 
 // The settings that differ from the defaults, values as JSON.
 std::vector<std::pair<std::string, std::string>> chosen(const ChatSettings& settings);
-// Sets the members of an object, as chosen() wrote them. Errors as set, or kModelFile; then without effect.
+// Sets the members of an object, as chosen() wrote them, and takes all other choices back. Errors as set, or
+// kModelFile; then without effect.
 void set_all(ChatSettings& settings, const JsonValue& params);
 
 // A line for each setting: its name, its value, what it takes. `defaults`: the model's.

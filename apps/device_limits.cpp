@@ -30,17 +30,17 @@ double sustained_seconds(DeviceRuntime& runtime, const std::function<void()>& ca
 }  // namespace
 
 DeviceLimits measured_limits(DeviceRuntime& runtime, const OpContext& context) {
-  constexpr int64_t kBytes = int64_t{1} << 30, kSize = 8192;
+  constexpr int64_t kBytes = int64_t{1} << 30, kSide = 8192;
   const Tensor from = Tensor::zeros(DType::kU8, {kBytes}, runtime), to(DType::kU8, {kBytes}, runtime);
   const double copy = sustained_seconds(runtime, [&] { runtime.copy_on_device(to.data(), from.data(), kBytes); });
-  const Tensor host = bench::normal_values(DType::kBF16, {kSize, kSize});
-  const Tensor x(DType::kBF16, {kSize, kSize}, runtime), y(DType::kBF16, {kSize, kSize}, runtime);
+  const Tensor host = bench::normal_values(DType::kBF16, {kSide, kSide});
+  const Tensor x(DType::kBF16, {kSide, kSide}, runtime), y(DType::kBF16, {kSide, kSide}, runtime);
   runtime.copy_to_device(x.data(), host.data(), static_cast<size_t>(host.view().bytes()));
   OpContext fast = context;
   fast.determinism = Determinism::kFast;
   const double product =
       sustained_seconds(runtime, [&] { cuda_module().ops("cuda").linear({.x = x, .weight = x, .y = y}, fast); });
-  return {2.0 * kBytes / copy, 2.0 * kSize * kSize * kSize / product};
+  return {2.0 * kBytes / copy, 2.0 * kSide * kSide * kSide / product};
 }
 
 }  // namespace headrace::app

@@ -38,7 +38,9 @@ std::string errors_json(const std::map<int, int64_t>& errors) {
 
 }  // namespace
 
-double RequestResult::tpot_s() const { return output_tokens > 1 ? (e2el_s() - ttft_s()) / static_cast<double>(output_tokens - 1) : 0; }
+double RequestResult::tpot_s() const {
+  return output_tokens > 1 ? (e2el_s() - ttft_s()) / static_cast<double>(output_tokens - 1) : 0;
+}
 
 bool Goodput::holds(const RequestResult& r) const {
   return r.is_complete() && 1e3 * r.ttft_s() <= ttft_ms && 1e3 * r.tpot_s() <= tpot_ms && 1e3 * r.e2el_s() <= e2el_ms;

@@ -175,8 +175,7 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
     }
   });
 
-  CLI::App* measure =
-      app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
+  CLI::App* measure = app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
       ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model",

@@ -6,13 +6,13 @@
 
 #include <memory>
 
+#include "answer_length.h"
 #include "chat_loop.h"
 #include "chat_session.h"
 #include "checked_model.h"
 #include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/core/file_exists.h"
-#include "headrace/decoding/decoding_strategy.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/json_string.h"
 #include "input.h"
@@ -60,17 +60,6 @@ ChatTemplate chat_template_of(const RunFlags& flags, const std::filesystem::path
   HR_REQUIRE(found, ErrorCode::kUnsupported, flags.generate.model.model,
              " has no chat template: headrace generate continues a text with it, and --chat-template FILE brings one");
   return std::move(*found);
-}
-
-// max_new_tokens of generation_config.json, else as many as the context holds. A canvas is computed as a whole, however
-// short the answer is.
-int32_t default_max_tokens(const ModelDescription& model, const LLM& llm) {
-  StrategyConfig decoding = llm.config().decoding;
-  decoding.model = llm.model_info().diffusion;
-  const bool grows = make_strategy(llm.config().strategy, decoding)->traits().text_block.has_value();
-  const int32_t most = grows ? kUntilFull : SamplingParams().max_tokens;
-  const JsonValue* file = model.generation_config();
-  return file == nullptr ? most : static_cast<int32_t>(file->int_or("max_new_tokens", most, 1, kUntilFull));
 }
 
 // "12 M parameters", or nothing where no files say.
@@ -149,8 +138,9 @@ int run(RunFlags flags) {
   session.conversation.model = g.model.model;
   session.settings = flags.settings;
   session.settings.sampling = g.sampling;
+  session.settings.default_max_tokens = default_max_tokens(description, llm->config(), llm->model_info());
   if (g.sampling.params.max_tokens == kUntilFull) {
-    session.settings.sampling.params.max_tokens = default_max_tokens(description, *llm);
+    session.settings.sampling.params.max_tokens = session.settings.default_max_tokens;
   }
   session.set_system(flags.system);
   finish_when_interrupted();

@@ -97,10 +97,10 @@ class BatchProgress {
   }
 
   void update(int64_t done, double tokens_per_s) const {
-    constexpr int64_t kWidth = 32;
+    constexpr int64_t kBarWidth = 32;
     if (!shows_) return;
     write_err(fmt::format("\r[{:<{}}] {} of {} requests, {:.0f} tokens/s\033[K",
-                          std::string(static_cast<size_t>(done * kWidth / total_), '#'), kWidth, done, total_,
+                          std::string(static_cast<size_t>(done * kBarWidth / total_), '#'), kBarWidth, done, total_,
                           tokens_per_s));
   }
 

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <thread>
 
+#include "answer_length.h"
 #include "exit_status.h"
 #include "headrace/chat/chat_template.h"
 #include "headrace/core/file_exists.h"
@@ -69,8 +70,9 @@ SamplingParams defaults_of(const SamplingFlags& flags, const SamplingParams& of_
 }
 
 ServerConfig config_of(const ServeFlags& flags, int32_t max_num_seqs, const LogCallback& log) {
-  const std::string version = version_text();
-  return {.version = version.substr(0, version.find('\n')),
+  std::string version = version_text();  // its first line is "headrace 0.1.0"
+  version = version.substr(0, version.find('\n'));
+  return {.version = version.substr(version.find(' ') + 1),
           .api_keys = all_keys(flags),
           .cors_origins = flags.cors_origins,
           .admission = {.max_running = max_num_seqs,
@@ -330,8 +332,9 @@ void ModelServer::load() {
 }
 
 void ModelServer::open() {
-  server_.open(
-      std::make_shared<ServedModel>(*llm_, names_, std::move(chat_), defaults_of(sampling_, llm_->default_params())));
+  SamplingParams defaults = defaults_of(sampling_, llm_->default_params());
+  defaults.max_tokens = default_max_tokens(description_, llm_->config(), llm_->model_info());
+  server_.open(std::make_shared<ServedModel>(*llm_, names_, std::move(chat_), defaults));
 }
 
 void add_serve_flags(CLI::App& command, ServeFlags& f) {

@@ -15,6 +15,7 @@
 #include "headrace/core/error.h"
 #include "headrace/core/printable.h"
 #include "headrace/text/json_string.h"
+#include "option_values.h"
 #include "suggest.h"
 
 namespace headrace::app {
@@ -158,11 +159,21 @@ void append(const CLI::Option& option, const Setting& setting, std::vector<std::
   }
 }
 
+// `text`: as it was given, or as CLI11 keeps it: times in milliseconds.
 std::string toml_value(const CLI::Option& option, const std::string& text) {
   if (!has_value(option)) return "true";
+  if (option.get_type_name() == kTime && text.find_first_not_of("0123456789") == std::string::npos)
+    return json_string(text + "ms");
   const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos &&
                          (text.size() == 1 || text.front() != '0') && text.size() < 19;
   return is_number ? text : json_string(text);
+}
+
+// CLI11 writes the default of a list as "[a,b]".
+Values default_values(const CLI::Option& option) {
+  std::string text = option.get_default_str();
+  if (option.get_items_expected_max() <= 1 || !text.starts_with('[') || !text.ends_with(']')) return {text};
+  return CLI::detail::split(text.substr(1, text.size() - 2), ',');
 }
 
 std::string toml_values(const CLI::Option& option, const Values& values) {
@@ -218,7 +229,7 @@ std::string settings_text(const CLI::App& command, const Origins& origins,
     } else if (const auto found = model.find(name); found != model.end()) {
       out += str(name, " = ", found->second, "  # generation_config.json\n");
     } else if (!option->get_default_str().empty()) {
-      out += str(name, " = ", toml_value(*option, option->get_default_str()), "  # default\n");
+      out += str(name, " = ", toml_values(*option, default_values(*option)), "  # default\n");
     } else {
       out += str("# ", name, has_value(*option) ? " is not set" : " = false", '\n');
     }

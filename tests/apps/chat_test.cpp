@@ -160,6 +160,17 @@ TEST(ChatSettings, RefuseWhatIsNoValueAndStayAsTheyAre) {
   EXPECT_EQ(s.sampling.temperature, 0.5f);
 }
 
+TEST(ChatSettings, DefaultIsTheModels) {
+  ChatSettings s{.default_max_tokens = 160};
+  EXPECT_EQ(chosen(s).size(), 1u) << "-1 was chosen";
+  set(s, "max_tokens", "default");
+  EXPECT_EQ(s.sampling.params.max_tokens, 160);
+  EXPECT_TRUE(chosen(s).empty());
+  set(s, "max_tokens", "5"), set(s, "temperature", "0.5");
+  set_all(s, JsonValue::parse(R"({"top_p": 0.5})", "f"));
+  EXPECT_EQ(chosen(s), (std::vector<std::pair<std::string, std::string>>{{"top_p", "0.5"}}));
+}
+
 TEST(ChatSettings, TextShowsTheModelsDefaultsWhereNothingIsChosen) {
   ChatSettings s;
   set(s, "top_p", "0.5");

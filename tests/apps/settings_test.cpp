@@ -22,6 +22,7 @@ struct Program {
   CLI::App app;
   int port = 8000;
   std::vector<std::string> keys, host = {"localhost"};
+  int64_t wait = 0;  // milliseconds
   bool strict = false;
   std::string model, config;
   CLI::App* serve;
@@ -30,6 +31,7 @@ struct Program {
     serve->add_option("--port", port)->check(integer_in(0, 65535))->capture_default_str();
     serve->add_option("--api-key", keys)->allow_extra_args(false);
     serve->add_option("--host", host)->delimiter(',')->capture_default_str();
+    serve->add_option("--wait", wait)->transform(duration())->type_name(kTime);
     serve->add_flag("--strict", strict);
     serve->add_option("model,-m,--model", model);
     serve->add_option("--config", config);
@@ -127,14 +129,16 @@ TEST_F(Settings, SentencesNameTheOrigin) {
 TEST_F(Settings, ShowsAFileThatSaysTheSame) {
   Program program;
   Origins origins;
-  program.app.parse("serve --api-key secret --port 9 --host a,b", false);
+  program.app.parse("serve --api-key secret --port 9 --host a,b --wait 2s", false);
   origins["host"] = "HEADRACE_HOST";
   const std::string text = settings_text(*program.serve, origins, {});
   EXPECT_EQ(text,
             "port = 9  # command line\n# api-key: 1 of them  # command line\nhost = [\"a\", \"b\"]  # HEADRACE_HOST\n"
+            "wait = \"2000ms\"  # command line\n"
             "# strict = false\n# model is not set\n");
   EXPECT_EQ(program_.with({"serve", "--config", file(text)}),
-            (Words{"serve", "--config", path_, "--port=9", "--host=a", "--host=b"}));
+            (Words{"serve", "--config", path_, "--port=9", "--host=a", "--host=b", "--wait=2000ms"}));
+  EXPECT_NE(settings_text(*program_.serve, {}, {}).find("host = \"localhost\"  # default"), std::string::npos);
 }
 
 }  // namespace

@@ -38,9 +38,10 @@ std::string content_of_last(const ChatInput& input) {
   return "none";
 }
 
-TEST(ChatRequest, GoesOnUntilTheContextIsFull) {
-  const ChatRequest r = chat_request(JsonBody(R"({"messages": [{"role": "user", "content": "Hi"}]})", "b").root(), {});
-  EXPECT_EQ(r.params.max_tokens, kMostTokens);
+TEST(ChatRequest, HasTheServersDefaults) {
+  const ChatRequest r =
+      chat_request(JsonBody(R"({"messages": [{"role": "user", "content": "Hi"}]})", "b").root(), {.max_tokens = 160});
+  EXPECT_EQ(r.params.max_tokens, 160);
   EXPECT_TRUE(r.input.add_generation_prompt);
   EXPECT_FALSE(r.logprobs);
 }
@@ -207,6 +208,11 @@ TEST(Chat, RendersTheTemplate) {
   const JsonValue body = JsonValue::parse(reply->body(), "reply");
   EXPECT_EQ(body.at("usage").at("prompt_tokens").as_int(), 44);
   EXPECT_EQ(body.at("usage").at("completion_tokens").as_int(), 4);
+  EXPECT_EQ(
+      serving.post("/api/chat", R"({"messages": [{"role": "user", "content": "a", "images": ["aGk="]}]})")->body(),
+      R"({"error": "messages[0].images is not supported: nothing but text is read"})");
+  EXPECT_EQ(serving.post("/api/embed", "{}")->body(),
+            R"({"error": "there is no /api/embed; /openapi.json lists what there is"})");
   EXPECT_EQ(
       serving.post("/api/chat", "{" + messages + R"(, "stream": false, "options": {"num_predict": 3}})")->status(),
       200);

@@ -112,6 +112,9 @@ TemplateValue message_of(const JsonNode& message) {
       out.emplace_back(name, member.text());
     } else if (name == "content") {
       out.emplace_back(name, content_of(member));
+    } else if (name == "images" || name == "audio") {
+      require_field(member.is_null() || (member.is_array() && member.items(1).empty()), member.name(),
+                    str(member.name(), " is not supported: nothing but text is read"));
     } else if (name == "tool_calls") {
       out.emplace_back(name, tool_calls(member));
     } else {
@@ -159,7 +162,8 @@ void read_modalities(ChatRequest& /*r*/, const JsonNode& all) {
 constexpr std::array kChatFields = {
     ChatField{"messages", ChatField::Other{"a list of messages", read_chat_messages, kMessagesSchema},
               "none: it is required"},
-    ChatField{"max_tokens", ChatField::Integer{1, kMostTokens, set_chat_tokens}, "what the context holds"},
+    ChatField{"max_tokens", ChatField::Integer{1, kMostTokens, set_chat_tokens},
+              "the model's max_new_tokens, else what the context holds"},
     ChatField{"max_completion_tokens", ChatField::Integer{1, kMostTokens, set_chat_tokens}, "what the context holds"},
     ChatField{"logprobs", ChatField::Flag{&ChatRequest::wants_logprobs}, "false"},
     ChatField{"top_logprobs", ChatField::Integer{0, kMostShownLogprobs, set_top_logprobs}, "0"},
@@ -231,7 +235,6 @@ void read_template_kwargs(ChatInput& input, const JsonNode& kwargs) {
 ChatRequest chat_request(const JsonNode& body, const SamplingParams& defaults) {
   ChatRequest request;
   request.params = defaults;
-  request.params.max_tokens = kMostTokens;
   for (const JsonNode& member : body.members()) {
     const bool is_known = read_field<ChatRequest>(kChatFields, request, member) ||
                           read_field<ApiRequest>(common_fields(), request, member);

@@ -108,7 +108,6 @@ constexpr std::array kOllamaGenerateFields = {
 OllamaRequest read_ollama(const JsonNode& body, const SamplingParams& defaults, std::span<const OllamaField> fields) {
   OllamaRequest request;
   request.params = defaults;
-  request.params.max_tokens = kMostTokens;
   request.stream = true;
   for (const JsonNode& member : body.members()) {
     if (!read_field(fields, request, member)) request.unknown_fields.push_back(member.name());

@@ -16,7 +16,8 @@ namespace headrace {
 // Const methods are thread-safe.
 class ServedModel {
  public:
-  // `llm` is not owned. `names`: that requests may have; the first one stands in responses. `defaults`: of requests.
+  // `llm` is not owned. `names`: that requests may have; the first one stands in responses. `defaults`: of requests;
+  // max_tokens is that of chats.
   ServedModel(AsyncLLM& llm, std::vector<std::string> names, std::optional<ChatTemplate> chat, SamplingParams defaults);
 
   AsyncLLM& llm() const { return llm_; }

@@ -40,6 +40,11 @@ std::string model_json(const ServedModel& model, const std::string& name) {
              R"(, "owned_by": "headrace", "max_model_len": )", model.size().context(), '}');
 }
 
+// Ollama's clients read the errors of paths that are not there, too.
+ErrorStyle style_of(std::string_view path) {
+  return path.starts_with("/api/") ? ErrorStyle::kOllama : ErrorStyle::kOpenAI;
+}
+
 }  // namespace
 
 // A path, and what is done with a request to it.
@@ -123,8 +128,9 @@ void Server::handle(std::shared_ptr<HttpExchange> exchange) {
   const HttpRequest& request = exchange->request();
   const Route* const found = find_route(request.path);
   HttpHeaders headers = cors_.headers(request);
-  const auto call = std::make_shared<Call>(std::move(exchange), found != nullptr ? found->style : ErrorStyle::kOpenAI,
-                                           std::move(headers), [this](const RequestRecord& record) { ended(record); });
+  const auto call =
+      std::make_shared<Call>(std::move(exchange), found != nullptr ? found->style : style_of(request.path),
+                             std::move(headers), [this](const RequestRecord& record) { ended(record); });
   try {
     route(call, found);
   } catch (const RequestError& error) {

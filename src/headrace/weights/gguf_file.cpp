@@ -1,7 +1,5 @@
 #include "headrace/weights/gguf_file.h"
 
-#include <fmt/format.h>
-
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -27,7 +25,11 @@ MappedFile mapped(const std::filesystem::path& path, SigbusGuard* guard) {
 
 // "NAME-00001-of-00003.gguf" for the part 0 of 3 of "NAME".
 std::string part_name(std::string_view name, int64_t part, int64_t parts) {
-  return fmt::format("{}-{:05}-of-{:05}.gguf", name, part + 1, parts);
+  const auto five_digits = [](int64_t number) {
+    const std::string digits = std::to_string(number);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  return str(name, "-", five_digits(part + 1), "-of-", five_digits(parts), ".gguf");
 }
 
 // NAME of the first part's file.
