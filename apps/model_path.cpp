@@ -107,6 +107,10 @@ std::vector<BundledModel> bundled_models() {
   return {};
 }
 
+void refuse_bundled(const std::string& name, std::string_view sentence) {
+  HR_REQUIRE(!bundled_model(name), ErrorCode::kInvalidArgument, name, ": comes with headrace: ", sentence);
+}
+
 std::optional<fs::path> find_model(const std::string& given) {
   const fs::path path = with_home(given);
   if (file_exists(path)) {

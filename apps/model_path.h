@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::app {
@@ -15,6 +16,8 @@ struct BundledModel {
   std::filesystem::path directory;
 };
 std::vector<BundledModel> bundled_models();
+// Error kInvalidArgument, with `sentence` behind the name, if `name` is that of a bundled model.
+void refuse_bundled(const std::string& name, std::string_view sentence);
 
 // The directory of the model that `given` names: a directory (of a model, or a repository's folder in Hugging Face's
 // cache), a bundled model, or what the cache holds under that name, "NAME@REVISION" too. Nothing where it names none;

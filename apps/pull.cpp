@@ -4,12 +4,14 @@
 #include "commands.h"
 #include "headrace/core/error.h"
 #include "headrace/core/printable.h"
+#include "model_path.h"
 #include "output.h"
 #include "pull_model.h"
 
 namespace headrace::app {
 
 int pull_command(const PullFlags& flags, Output output) {
+  refuse_bundled(flags.model, "there is nothing to download");
   const auto name = parse_hub_name(flags.revision.empty() ? flags.model : flags.model + "@" + flags.revision);
   HR_REQUIRE(name, ErrorCode::kInvalidArgument, "'", printable(flags.model), "'",
              flags.revision.empty() ? "" : " with the revision '" + printable(flags.revision) + "'",

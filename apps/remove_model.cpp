@@ -11,12 +11,14 @@
 #include "headrace/hub/hub_removal.h"
 #include "headrace/text/json_string.h"
 #include "hub_environment.h"
+#include "model_path.h"
 #include "output.h"
 
 namespace headrace::app {
 namespace {
 
 HubRemoval removal_of(const std::string& model) {
+  refuse_bundled(model, "only models of Hugging Face's cache are removed");
   const auto name = parse_hub_name(model);
   HR_REQUIRE(name, ErrorCode::kInvalidArgument, "'", printable(model),
              "' is no name of a model in Hugging Face's cache, expected ORG/NAME or ORG/NAME@REVISION; a directory of "

@@ -41,6 +41,8 @@ check "show as JSON" 1 "$("$headrace" show org/tale --json | grep -c "\"paramete
 check "show of a bundled model" 1 "$("$headrace" show puzzle-llada --json | grep -c '"revision": null')"
 
 # Removal.
+check "bundled models stay, and are here" "fairy-hybrid: comes with headrace: only models of Hugging Face's cache are removed|fairy-hybrid: comes with headrace: there is nothing to download" \
+  "$(message "$headrace" rm fairy-hybrid | cut -d' ' -f2-)|$(message "$headrace" pull fairy-hybrid | cut -d' ' -f2-)"
 check "rm asks" "2 1" "$(status "$headrace" rm org/tale </dev/null) $(message "$headrace" rm org/tale </dev/null | grep -c 'standard input is no terminal; --yes removes')"
 if [[ "$(script -qec "echo yes" /dev/null 2>/dev/null | tr -d '\r\n')" == yes ]]; then
   check "and takes no for an answer" 1 "$(echo n | script -qec "'$headrace' rm org/tale" /dev/null | grep -c 'Nothing was removed')"
