@@ -148,6 +148,7 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
       "{% macro m(x) %}{{ [[[[[[[[m(x)]]]]]]]] }}{% endmacro %}{{ m(1) }}",
       "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
       "{{ 'a' * 10**9 }}",
+      "{{ 'ab' * 9223372036854775807 }}",
       "{{ [1] * 10**9 }}",
       "{{ 'a' * 10**18 }}",
       "{{ 'a'.ljust(10**12) }}",

@@ -62,9 +62,10 @@ void TextBuilder::append(TextPart part) {
 
 void TextBuilder::repeat(const Text& text, size_t count) {
   if (text.bytes.empty() || count == 0) return;
+  constexpr size_t kFarTooMany = static_cast<size_t>(-1) / 4;  // sums with it do not overflow
   size_t total = 0;
-  if (__builtin_mul_overflow(text.bytes.size(), count, &total)) total = static_cast<size_t>(-1) / 2;
-  reserve(total);
+  if (__builtin_mul_overflow(text.bytes.size(), count, &total)) total = kFarTooMany;
+  reserve(std::min(total, kFarTooMany));
   if (!text.literal.empty()) {
     for (size_t i = 0; i < count; ++i) append(text);
     return;
