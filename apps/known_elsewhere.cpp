@@ -33,6 +33,8 @@ constexpr std::string_view kLog = "--log-level info says what was loaded and wha
 constexpr std::string_view kMapped = "weights are mapped from their files, and no memory is locked";
 constexpr std::string_view kMemoryShare = "--kv-cache-memory-bytes is the memory of keys, values and recurrent states";
 constexpr std::string_view kNoGrammar = "a grammar cannot constrain the output";
+constexpr std::string_view kNoTools = "no tools are called yet; write what the model may call into the prompt";
+constexpr std::string_view kNoTls = "a proxy in front of the server adds TLS";
 constexpr std::string_view kStop = "--stop TEXT ends the output";
 constexpr std::string_view kDrawn = "tokens are drawn by --temperature, --top-k, --top-p and --min-p";
 constexpr std::string_view kRope = "positions are scaled as config.json says";
@@ -122,6 +124,14 @@ const Table& sentences() {
       {"--api-key", kServer},
       {"--served-model-name", kServer},
       {"--alias", kServer},
+      {"--block-size", "--page-size is the number of tokens of a page of keys and values"},
+      {"--enable-chunked-prefill", "leave it out: prompts run in pieces, beside other requests"},
+      {"--swap-space", "nothing is swapped: a request that makes room is computed again"},
+      {"--disable-log-requests", "leave it out: --log-requests 1 to 3 logs them"},
+      {"--no-enable-log-requests", "leave it out: --log-requests 1 to 3 logs them"},
+      {"--metrics", "leave it out: /metrics is there"},
+      {"--ssl-keyfile", kNoTls},
+      {"--ssl-certfile", kNoTls},
       {"-b", kSteps},
       {"--batch-size", kSteps},
       {"-ub", kSteps},
@@ -143,7 +153,8 @@ const Table& sentences() {
       {"--jinja", "leave it out: chat templates are Jinja"},
       {"--chat-template", kChat},
       {"--chat-template-file", kChat},
-      {"--tool-call-parser", kChat},
+      {"--tool-call-parser", kNoTools},
+      {"--enable-auto-tool-choice", kNoTools},
       {"--reasoning-parser", "leave it out: what stands between <think> and </think> is thinking"},
       {"--think", "--enable-thinking true or false, of headrace run, is what chat templates read"},
       {"--hidethinking", "leave it out: headrace run hides thinking behind one line; --thinking show shows it"},

@@ -63,7 +63,13 @@ Error no_model(const std::string& given) {
   const auto guess = nearest(given, bundled);
   const auto name = parse_hub_name(given);
   std::string advice;
-  if (guess) advice = str("; did you mean '", *guess, "'?");
+  if (guess) {
+    advice = str("; did you mean '", *guess, "'?");
+  } else if (given.find("gguf") != given.npos || given.find("GGUF") != given.npos) {
+    advice = "; GGUF files cannot run yet, only headrace show reads them";
+  } else if (given.find('/') == given.npos) {
+    advice = "; headrace list names the models that are here, and one on a hub is ORG/NAME";
+  }
   if (name && is_hub_repository(name->repository) && !hub_cache().empty()) {
     advice = hub_is_offline() ? "; HF_HUB_OFFLINE is set: nothing is downloaded"
                               : str("; headrace pull ", given, " downloads it, if the hub has it");

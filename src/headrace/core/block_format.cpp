@@ -15,7 +15,7 @@ constexpr int kSmall = 32, kLarge = 256;  // elements of a block
 // Order of BlockFormat. `scales`: bytes at which a float16 scale or minimum stands, and how many follow one another.
 struct Description {
   BlockLayout layout;
-  int scales_at, num_scales;
+  size_t scales_at, num_scales;
 };
 constexpr std::array<Description, kNumBlockFormats> kFormats = {{
     {{"Q4_0", kSmall, 18}, 0, 1},
@@ -129,7 +129,7 @@ bool has_broken_scale(BlockFormat format, std::span<const unsigned char> blocks)
   const Description& d = description_of(format);
   for (size_t at = 0; at + static_cast<size_t>(d.layout.bytes) <= blocks.size();
        at += static_cast<size_t>(d.layout.bytes)) {
-    for (int i = 0; i < d.num_scales; ++i)
+    for (size_t i = 0; i < d.num_scales; ++i)
       if (!std::isfinite(f16_at(blocks.data() + at + d.scales_at + 2 * i))) return true;
   }
   return false;
