@@ -162,10 +162,10 @@ TEST(ChatTemplate, HostileTemplatesEnd) {
       "{% set n = namespace(l=[]) %}{% for i in range(99999) %}{% set n.l = [n.l] %}{% endfor %}",
       "{% set n = namespace(l=[0]) %}{% for i in range(99) %}{% set n.l = n.l + n.l %}{% endfor %}",
       "{% set n = namespace() %}{% set n.n = n %}{% set n.l = [n] %}{{ n.l }}",
-      "{% for i in range(100000) %}{% macro m() %}{{ i }}{% endmacro %}{% set x = namespace(m=m) %}{% endfor %}{{ 'a' "
-      "* 10**9 }}",
-      "{% for i in range(99999) %}{% set x %}{% for j in range(999) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor "
-      "%}{% endset %}{% endfor %}",
+      ("{% for i in range(100000) %}{% macro m() %}{{ i }}{% endmacro %}{% set x = namespace(m=m) %}{% endfor %}{{ 'a' "
+       "* 10**9 }}"),
+      ("{% for i in range(99999) %}{% set x %}{% for j in range(999) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor "
+       "%}{% endset %}{% endfor %}"),
       "{% set s = 'ab' * 500000 %}{% for i in range(99999) %}{{ s.replace('a', 'c') | length }}{% endfor %}",
       "{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{{ (s ~ 'b').find('a' * 500000 ~ 'c') }}{% endfor %}",
       "{% set s = ' ' * 1000000 %}{% for i in range(99999) %}{{ (s | trim) ~ (s ~ 'x' ~ s).split() }}{% endfor %}",

@@ -16,7 +16,7 @@ using testing_support::Random;
 
 constexpr const char* kEndText = "<|end|>";
 
-Tokenizer tokenizer_of(std::string flags) {
+Tokenizer tokenizer_of(const std::string& flags) {
   TinyTokenizer tiny;
   tiny.added_tokens = {
       {300, kEndText, "special " + flags}, {301, "<think>", ""}, {302, "o ", ""}, {303, " ", "special"}};

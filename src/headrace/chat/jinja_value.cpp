@@ -104,11 +104,11 @@ Value Context::dict(std::vector<std::pair<Value, Value>> items) const {
   auto made = std::make_shared<Dict>();
   made->held = HeldMemory(&meter, sizeof(Dict) + 32 + items.size() * 2 * sizeof(Value));
   made->items.reserve(items.size());
-  for (auto& [key, value] : items) {
-    if (Value* known = find_mutable(*this, *made, key)) {
-      *known = std::move(value);
+  for (std::pair<Value, Value>& item : items) {
+    if (Value* known = find_mutable(*this, *made, item.first)) {
+      *known = std::move(item.second);
     } else {
-      made->items.emplace_back(std::move(key), std::move(value));
+      made->items.push_back(std::move(item));
       if (made->items.size() == kIndexedDict + 1) {
         index_texts(*made, meter);
       } else if (const Text* text = made->items.back().first.text(); text != nullptr && !made->text_places.empty()) {

@@ -149,7 +149,7 @@ TextPtr field_text(const Context& context, const Value& value, const FormatSpec&
   }
   if (!plain && spec.type != 's')
     fail("Unknown format code '", spec.type, "' for object of type '", type_name(value), "'");
-  const TextPtr text = to_text(context, value);
+  TextPtr text = to_text(context, value);
   if (spec.precision < 0) return text;
   return context.part(*text, 0, offset_of(*text, static_cast<size_t>(spec.precision)));
 }
