@@ -294,9 +294,11 @@ void Exam::check_log(ExamServer& server) const {
 }
 
 void Exam::check(ExamServer& server) {
-  require(server.is_alive(),
-          str("the server has ended with status ", server.wait(Milliseconds(0)).value_or(-1), ": ",
-              server.log().substr(server.log().size() - std::min<size_t>(server.log().size(), 800))));
+  if (!server.is_alive()) {
+    const std::string log = server.log();
+    throw ExamFailure(str("the server has ended with status ", server.wait(Milliseconds(0)).value_or(-1), ": ",
+                          log.substr(log.size() - std::min<size_t>(log.size(), 800))));
+  }
   if (!baselines_.contains(server.pid())) remember(server);
   wait_until_free(server);
   const auto is_ready_in_time = [&] {  // on a machine with other work the first of several may be late

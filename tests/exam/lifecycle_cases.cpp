@@ -31,7 +31,7 @@ void drain(Exam& exam) {
   exam.check(server);
   const uint16_t port = server.port();
   std::vector<RawHttpClient> streams;
-  for (int i = 0; i < 6; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, 300)));
+  for (int i = 0; i < 6; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, 100)));
   require_within(Milliseconds(3000), "six streams run", [&] { return running(port) == 6; });
   for (int i = 6; i < 20; ++i) streams.push_back(begin_post(port, kCompletions, stream_of(kStory, 4000)));
   require_within(Milliseconds(3000), "20 streams live", [&] { return live(port) >= 14; });
