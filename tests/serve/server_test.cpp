@@ -212,9 +212,9 @@ TEST(Server, AFullQueueIsRefusedAtOnce) {
 TEST(Server, AClientThatGoesEndsItsRequest) {
   Serving serving({}, 1);
   serving.open();
-  const auto first = serving.start("/v1/completions", long_body(R"(, "stream": true)"));
-  const auto waiting = serving.start("/v1/completions", long_body());
+  const auto first = serving.start("/v1/completions", long_body(R"(, "stream": true, "n": 64)"));
   EXPECT_TRUE(first->wait_for_text("data: "));
+  const auto waiting = serving.start("/v1/completions", long_body());
   waiting->go();
   first->go();
   EXPECT_TRUE(serving.becomes_idle());
