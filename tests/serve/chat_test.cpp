@@ -122,7 +122,10 @@ class ChatResponseTest : public testing::Test {
   Pushed response(std::string_view fields, std::string prompt = "he") const {
     ChatRequest request =
         chat_request(JsonBody(str(R"({"messages": [{"role": "user", "content": "Hi"}])", fields, "}"), "b").root(), {});
-    return {std::move(request), {.id = "c", .created = 7, .model = "m"}, {.text = std::move(prompt), .ids = {256}}, tokenizer_};
+    return {std::move(request),
+            {.id = "c", .created = 7, .model = "m"},
+            {.text = std::move(prompt), .ids = {256}},
+            tokenizer_};
   }
   std::vector<StepOutput> tokens(std::string_view text, std::optional<FinishReason> reason = {}) const {
     std::vector<StepOutput> outputs;
