@@ -14,7 +14,7 @@ struct GgufType {
   uint32_t id;
   std::string_view name;
   uint32_t block_elements, block_bytes;  // 1 element in a block of plain numbers
-  // What this program reads it as; neither: the type is known and not read.
+  // The form in which this program reads it. A type that has neither is known and not read.
   std::optional<DType> dtype = {};
   std::optional<BlockFormat> format = {};
 
