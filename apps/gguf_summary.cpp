@@ -7,7 +7,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/printable.h"
-#include "headrace/weights/gguf_file.h"
+#include "headrace/gguf/gguf_file.h"
 
 namespace headrace::app {
 namespace {

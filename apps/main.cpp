@@ -7,7 +7,7 @@
 #include "decoding_flags.h"
 #include "demo.h"
 #include "exit_status.h"
-#include "headrace/weights/sigbus_guard.h"
+#include "headrace/core/sigbus_guard.h"
 #include "interrupt.h"
 #include "load_flags.h"
 #include "model_flags.h"

@@ -1,7 +1,7 @@
 # One library per folder of src/headrace. A folder links only folders that come before it in HEADRACE_LAYERS:
 # a dependency on a later one fails at configure time. tools/check_layers reads the includes themselves. A folder's public
 # headers are in include/headrace.
-set(HEADRACE_LAYERS core batch cache ops attention text chat request weights layers models sampling
+set(HEADRACE_LAYERS core batch cache ops attention gguf text chat request weights layers models sampling
                     decoding engine llm http hub serve)
 
 # headrace_library(NAME SOURCES ... [DEPENDS folders...] [PRIVATE targets...])

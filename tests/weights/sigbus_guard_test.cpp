@@ -1,5 +1,5 @@
 // A weight file that shrinks while it is mapped.
-#include "headrace/weights/sigbus_guard.h"
+#include "headrace/core/sigbus_guard.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

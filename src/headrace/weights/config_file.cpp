@@ -10,7 +10,7 @@
 #include "headrace/core/foreign_content.h"
 #include "headrace/core/printable.h"
 #include "headrace/core/python_json.h"
-#include "headrace/weights/mapped_file.h"
+#include "headrace/core/mapped_file.h"
 
 namespace headrace {
 namespace {

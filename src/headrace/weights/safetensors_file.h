@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "headrace/weights/mapped_file.h"
+#include "headrace/core/mapped_file.h"
 #include "headrace/weights/safetensors_header.h"
 
 namespace headrace {

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "headrace/weights/gguf_type.h"
+#include "headrace/gguf/gguf_type.h"
 
 namespace headrace {
 

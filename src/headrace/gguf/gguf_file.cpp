@@ -1,4 +1,4 @@
-#include "headrace/weights/gguf_file.h"
+#include "headrace/gguf/gguf_file.h"
 
 #include <string_view>
 #include <unordered_set>

@@ -1,7 +1,7 @@
 // Every way in which a GGUF file is turned away, and the odd ones that are not. One row per rule.
 #include <gtest/gtest.h>
 
-#include "headrace/weights/gguf_file.h"
+#include "headrace/gguf/gguf_file.h"
 #include "support/gguf_writer.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"

@@ -1,4 +1,4 @@
-#include "headrace/weights/mapped_file.h"
+#include "headrace/core/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "headrace/core/error.h"
-#include "headrace/weights/sigbus_guard.h"
+#include "headrace/core/sigbus_guard.h"
 
 namespace headrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "headrace/weights/mapped_file.h"
+#include "headrace/core/mapped_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "headrace/weights/gguf_header.h"
+#include "headrace/gguf/gguf_header.h"
 
 #include <simdjson.h>
 

@@ -1,4 +1,4 @@
-#include "headrace/weights/sigbus_guard.h"
+#include "headrace/core/sigbus_guard.h"
 
 #include <unistd.h>
 

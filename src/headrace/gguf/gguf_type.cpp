@@ -1,4 +1,4 @@
-#include "headrace/weights/gguf_type.h"
+#include "headrace/gguf/gguf_type.h"
 
 #include <algorithm>
 #include <array>
