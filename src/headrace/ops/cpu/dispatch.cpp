@@ -134,18 +134,18 @@ bool always() { return true; }
 // Best first.
 constexpr std::array kSets = {
 #ifdef HR_HAVE_AMX
-    KernelSet{&k_amx, has_amx},
+    KernelSet{&k_amx, has_amx, amx::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX512BF16
-    KernelSet{&k_avx512bf16, has_avx512_bf16},
+    KernelSet{&k_avx512bf16, has_avx512_bf16, avx512bf16::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX512
-    KernelSet{&k_avx512, has_avx512},
+    KernelSet{&k_avx512, has_avx512, avx512::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX2
-    KernelSet{&k_avx2, has_avx2},
+    KernelSet{&k_avx2, has_avx2, avx2::packed_linear},
 #endif
-    KernelSet{&k_portable, always},
+    KernelSet{&k_portable, always, portable::packed_linear},
 };
 
 }  // namespace
