@@ -38,9 +38,9 @@ struct BlockProducts {
     for (int part = 0; part < kParts; ++part) {
       const Vec scale = load_scales(block, part);
       for (int r = 0; r < kRows; ++r) {
-        y[r][part] = fma(sums[r][part], scale * x[r]->scale, y[r][part]);
+        y[r][part] = fma(sums[r][part], scale * broadcast(x[r]->scale), y[r][part]);
         if constexpr (kLayout.minima != 0)
-          y[r][part] = fma(load_scales(block + kLayout.minima, part), Vec{} + x[r]->scaled_sum, y[r][part]);
+          y[r][part] = fma(load_scales(block + kLayout.minima, part), broadcast(x[r]->scaled_sum), y[r][part]);
       }
     }
   }
@@ -56,10 +56,10 @@ struct BlockProducts {
       group_sums(codes, at, sums);
       for (int part = 0; part < kParts; ++part) {
         for (int r = 0; r < kRows; ++r) {
-          scaled[r][part] = fma(sums[r][part], Vec{} + at[r]->scale, scaled[r][part]);
+          scaled[r][part] = fma(sums[r][part], broadcast(at[r]->scale), scaled[r][part]);
           if constexpr (kLayout.minima != 0) {
             const Vec step = to_float(load_steps<kFormat>(codes.steps + kTileRows, part));
-            least[r][part] = fma(step, Vec{} + at[r]->scaled_sum, least[r][part]);
+            least[r][part] = fma(step, broadcast(at[r]->scaled_sum), least[r][part]);
           }
         }
       }
