@@ -25,7 +25,8 @@ namespace {
   return bits;
 }
 
-// Sums are added in the order of the source: GCC would add up many products as a tree, in more registers than there are.
+// Sums are added in the order of the source: GCC would add up many products as a tree, in more registers than there
+// are.
 template <class V>
 [[gnu::always_inline]] inline void keep_order(V& sum) {
 #if defined(__AVX2__)
