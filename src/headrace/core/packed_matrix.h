@@ -13,6 +13,9 @@ struct PackedMatrix {
   BlockFormat format = BlockFormat::kQ8_0;
   int64_t out = 0, in = 0;              // in: a multiple of the elements of a block
   const unsigned char* data = nullptr;  // packed_bytes(format, out, in), aligned to 64
+  // Unit u of the columns reads unit column_order[u] of x; null: unit u. Not owned.
+  const int32_t* column_order = nullptr;  // in / column_unit units
+  int32_t column_unit = 1;
 };
 
 // Size of the packed matrix, rows that fill up the last group of interleaved ones included.

@@ -295,6 +295,11 @@ const std::vector<Element>* GgufHeader::find_array(std::string_view key, std::st
   return elements;
 }
 
+bool GgufHeader::is_array(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found != values_.end() && std::holds_alternative<GgufArray>(found->second);
+}
+
 std::optional<int64_t> GgufHeader::integer(std::string_view key) const {
   const int64_t* const value = find<int64_t>(key, "an integer below 2^63");
   return value == nullptr ? std::nullopt : std::optional(*value);

@@ -53,6 +53,7 @@ template <void (*kKernel)(const LinearParams&)>
 void run_linear(const LinearArgs& args, const OpContext& context) {
   check(args);
   if (args.y.numel() == 0) return;
+  if (args.weight.packed()) return reference::linear(args, context);
   kKernel(params_of(args, context));
 }
 
@@ -81,6 +82,7 @@ template <void (*kKernel)(const EmbeddingParams&)>
 void run_embedding(const EmbeddingArgs& args, const OpContext& context) {
   check(args);
   if (args.out.numel() == 0) return;
+  if (args.table.packed()) return reference::embedding(args, context);
   kKernel(params_of(args, context));
 }
 
