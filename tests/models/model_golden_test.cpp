@@ -101,7 +101,7 @@ TEST_P(GgufGolden, FilesHaveTheFamilysLogits) {
 INSTANTIATE_TEST_SUITE_P(Families, GgufGolden,
                          testing::Values("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5",
                                          "qwen3_5_moe"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& family) { return family.param; });
 
 // A step of which few rows' logits are wanted, or none, as prompts are; in strict mode the same bits as among all.
 void expect_logits_of_some_rows_as_among_all(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {

@@ -48,6 +48,9 @@ bool is_usable_in_place(const StoredTensor& stored);
 // block, or a value, that is no number; kUnsupported: a type that headrace does not compute with.
 Tensor read_tensor(const StoredTensor& stored, int threads);
 
+// Returns true for a matrix of quantised rows whose columns, if they move, move by whole groups.
+bool is_packable(const StoredTensor& stored);
+
 // Owns a packed matrix.
 class PackedWeight {
  public:
