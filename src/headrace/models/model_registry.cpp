@@ -159,7 +159,9 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
     return Checkpoint::random(*options.random_weights, options.context.threads, options.progress);
   }
   refuse_quantised_config(model.config);
-  return Checkpoint::open(model.directory, {.progress = options.progress, .guard = options.guard, .log = options.log});
+  return Checkpoint::open(
+      model.directory,
+      {.progress = options.progress, .threads = options.context.threads, .guard = options.guard, .log = options.log});
 }
 
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
