@@ -27,7 +27,7 @@ void multiply(const LayerContext& context, const LinearArgs& args) {
 }  // namespace
 
 Linear::Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias)
-    : weight_(scope.scope(name).tensor("weight", {out, in})) {
+    : weight_(scope.scope(name).weight("weight", {out, in})) {
   if (bias == HasBias::kYes) bias_ = scope.scope(name).tensor("bias", {out});
 }
 

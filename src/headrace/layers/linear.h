@@ -1,4 +1,4 @@
-// Linear layer y = x W^T (+ b); weights stay as stored in the checkpoint.
+// Linear layer y = x W^T (+ b).
 #pragma once
 #include <span>
 #include <string_view>
@@ -14,11 +14,11 @@ enum class HasBias : uint8_t { kNo, kYes };
 class Linear {
  public:
   Linear() = default;
-  Linear(const TensorView& weight, const TensorView& bias) : weight_(weight), bias_(bias) {}
-  // Uses "<name>.weight" [out, in] and, with kYes, "<name>.bias" [out]. Errors as Checkpoint::tensor.
+  Linear(const WeightView& weight, const TensorView& bias) : weight_(weight), bias_(bias) {}
+  // Uses "<name>.weight" [out, in] and, with kYes, "<name>.bias" [out]. Errors as Checkpoint::weight.
   Linear(const WeightScope& scope, std::string_view name, int64_t out, int64_t in, HasBias bias = HasBias::kNo);
 
-  const TensorView& weight() const { return weight_; }
+  const WeightView& weight() const { return weight_; }
   int64_t out_features() const { return weight_.dim(0); }
   // Computes y [tokens, out], any float dtype, from x [tokens, in].
   void forward(const LayerContext& context, const TensorView& x, const TensorView& y) const;
@@ -28,7 +28,8 @@ class Linear {
   Tensor operator()(const LayerContext& context, const TensorView& x) const;
 
  private:
-  TensorView weight_, bias_;  // not owned
+  WeightView weight_;  // neither owned
+  TensorView bias_;
 };
 
 struct LinearRows {

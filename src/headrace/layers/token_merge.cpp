@@ -58,7 +58,7 @@ void merge_tokens(const TokenMerge& m, const TensorView& table, const TensorView
   }
 }
 
-void merge_tokens(const LayerContext& context, const SoftInputs& soft, const TensorView& table, const TensorView& x) {
+void merge_tokens(const LayerContext& context, const SoftInputs& soft, const WeightView& table, const TensorView& x) {
   if (!soft.token_merge) return;
   if (context.on_cpu()) return merge_tokens(*soft.token_merge, table, x);
   HR_REQUIRE(soft.on_device != nullptr && soft.on_device->token_merge, ErrorCode::kInvalidArgument,

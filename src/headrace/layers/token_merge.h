@@ -10,6 +10,6 @@ namespace headrace {
 // any thread.
 void merge_tokens(const TokenMerge& merge, const TensorView& table, const TensorView& x);
 // Applies the TokenMerge, if any, on the context's device. Error kUnsupported if its ops have no merge_tokens.
-void merge_tokens(const LayerContext& context, const SoftInputs& soft, const TensorView& table, const TensorView& x);
+void merge_tokens(const LayerContext& context, const SoftInputs& soft, const WeightView& table, const TensorView& x);
 
 }  // namespace headrace

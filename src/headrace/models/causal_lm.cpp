@@ -49,7 +49,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
       rotary_(c.rotary, c.attention.head_dim, *context.runtime) {
   require_vocab(*context.ops, c.vocab);
   const TextWeights weights = find_text_weights(checkpoint_);
-  embedding_ = weights.body.scope("embed_tokens").tensor("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
+  embedding_ = weights.body.scope("embed_tokens").weight("weight", {c.vocab, c.hidden}, {.stddev = 0.05});
   blocks_.reserve(static_cast<size_t>(c.num_layers));
   for (int32_t i = 0; i < c.num_layers; ++i) add_block(weights.body.scope(str("layers.", i)), c, i);
   norm_ = RMSNorm(weights.body, "norm", c.hidden, c.eps, c.norm_form);

@@ -42,7 +42,7 @@ class CausalLM final : public Model {
   LayerContext context_;
   ModelInfo info_;
   RotaryEmbedding rotary_;
-  TensorView embedding_;
+  WeightView embedding_;
   std::vector<Block> blocks_;
   RMSNorm norm_;
   Linear head_;

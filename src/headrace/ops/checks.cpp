@@ -33,6 +33,12 @@ void check_float(std::string_view name, const TensorView& tensor) {
              ": dtype is ", name_of(dtype), ", expected float32, bfloat16 or float16");
 }
 
+void check_weight(std::string_view name, const WeightView& weight, const Shape& expected) {
+  HR_REQUIRE(weight.shape() == expected, ErrorCode::kInvalidArgument, name, ": shape is ", weight.shape(),
+             ", expected ", expected);
+  if (!weight.packed()) check_float(name, weight);
+}
+
 void check_kv_layer(std::string_view name, const KVLayerView& kv) {
   const bool eight_bits = kv.k.dtype() == DType::kE4M3;
   if (!eight_bits) check_float(str(name, ": pool k"), kv.k);

@@ -6,8 +6,7 @@ namespace headrace {
 
 void check(const EmbeddingArgs& a) {
   const auto ids = a.ids.as<const int32_t, 1>("embedding: ids");
-  check_rank("embedding: table", a.table, 2);
-  check_float("embedding: table", a.table);
+  check_weight("embedding: table", a.table, {a.table.dim(0), a.out.dim(1)});
   check_float("embedding: out", a.out);
   check_shape("embedding: out", a.out, {ids.dim(0), a.table.dim(1)});
   if (a.ids.device().type != DeviceType::kCPU) return;  // the host cannot read ids in device memory

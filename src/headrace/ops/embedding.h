@@ -1,6 +1,6 @@
 // Embedding lookup.
 #pragma once
-#include "headrace/core/tensor.h"
+#include "headrace/core/weight_view.h"
 #include "headrace/ops/op_context.h"
 
 namespace headrace {
@@ -8,7 +8,7 @@ namespace headrace {
 // out[t] = table[ids[t]], converted to out's dtype.
 struct EmbeddingArgs {
   TensorView ids = {};    // int32 [tokens]
-  TensorView table = {};  // [vocab, dim], a float dtype
+  WeightView table = {};  // [vocab, dim], a float dtype; or packed
   TensorView out = {};    // [tokens, dim], a float dtype
 };
 

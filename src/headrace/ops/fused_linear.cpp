@@ -11,8 +11,8 @@ void check_combination(const FusedLinearArgs& a) {
   HR_REQUIRE(a.num_products == 2 && !a.residual && !second.y, ErrorCode::kInvalidArgument,
              "fused_linear: silu_mul has ", a.num_products, " products", a.residual ? " and a residual" : "",
              ", expected two without a residual and one result");
-  check_shape("fused_linear: second weight", second.weight, first.weight.shape());
-  check_dtype("fused_linear: second weight", second.weight, first.weight.dtype());
+  check_weight("fused_linear: second weight", second.weight, first.weight.shape());
+  if (!first.weight.packed()) check_dtype("fused_linear: second weight", second.weight, first.weight.dtype());
 }
 
 }  // namespace

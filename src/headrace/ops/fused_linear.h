@@ -2,7 +2,7 @@
 #pragma once
 #include <array>
 
-#include "headrace/core/tensor.h"
+#include "headrace/core/weight_view.h"
 #include "headrace/ops/op_context.h"
 #include "headrace/ops/rms_norm.h"
 
@@ -16,7 +16,8 @@ struct FusedLinearArgs {
   float eps = 1e-6f;
   WeightForm norm_form = WeightForm::kPlain;
   struct Product {
-    TensorView weight = {}, bias = {}, y = {};  // as LinearArgs
+    WeightView weight = {};
+    TensorView bias = {}, y = {};  // as LinearArgs
   };
   static constexpr int kMaxProducts = 4;
   std::array<Product, kMaxProducts> products;

@@ -1,6 +1,6 @@
 // GEMM with a weight matrix in checkpoint layout, [out, in].
 #pragma once
-#include "headrace/core/tensor.h"
+#include "headrace/core/weight_view.h"
 #include "headrace/ops/op_context.h"
 
 namespace headrace {
@@ -9,7 +9,7 @@ namespace headrace {
 // depend on M.
 struct LinearArgs {
   TensorView x = {};       // [tokens, in], a float dtype; rows may be strided
-  TensorView weight = {};  // [out, in], a float dtype; rows may be strided
+  WeightView weight = {};  // [out, in], a float dtype; rows may be strided; or packed
   TensorView bias = {};    // [out], a float dtype; or null
   TensorView y = {};       // [tokens, out], a float dtype; rows may be strided
 };

@@ -11,14 +11,36 @@
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/printable.h"
 #include "headrace/weights/checkpoint_files.h"
+#include "headrace/weights/gguf_tensors.h"
 
 namespace headrace {
 
+namespace {
+
+Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  std::vector<int64_t> dims;
+  for (const uint64_t dim : entry.shape) {
+    HR_REQUIRE(dim <= uint64_t{std::numeric_limits<int64_t>::max()}, ErrorCode::kModelFile, file.name(), ": tensor '",
+               printable(entry.name), "': a dimension of ", dim, " is beyond 2^63 - 1");
+    dims.push_back(static_cast<int64_t>(dim));
+  }
+  return Shape(std::span<const int64_t>(dims));
+}
+
+StoredTensor stored_tensor(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+  StoredTensor stored;
+  stored.file = &file.name();
+  stored.name = entry.name;
+  stored.type = entry.dtype->name;
+  stored.dtype = entry.dtype->dtype;
+  stored.shape = shape_of_entry(file, entry);
+  stored.data = {file.data(entry), static_cast<size_t>(entry.end - entry.begin)};
+  return stored;
+}
+
+}  // namespace
+
 struct Checkpoint::State {
-  struct Stored {
-    const SafetensorsFile* file;
-    const SafetensorsEntry* entry;
-  };
   struct RandomSource {
     uint64_t seed;
     int threads;
@@ -26,13 +48,16 @@ struct Checkpoint::State {
 
   std::string origin = "random checkpoint";  // a directory's path where there is one
   std::vector<SafetensorsFile> files;
+  std::vector<GgufFile> gguf_files;
+  std::string first_file;  // its path
   AbsentTensors absent;
-  std::map<std::string_view, Stored> stored;  // keys and pointers into `files`, which does not change
+  std::map<std::string, StoredTensor, std::less<>> stored;  // refers to the files, which do not change
   std::optional<RandomSource> random;
   std::span<const NameRule> rules;  // not owned
   std::optional<LoraAdapter> adapter;
-  int adapter_threads = 1;
+  int threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
+  std::map<std::string, PackedWeight, std::less<>> packed;
   std::set<std::string, std::less<>> used;
   DeviceRuntime* runtime = &cpu_runtime();                   // not owned
   std::map<std::string, TensorView, std::less<>> on_device;  // copies, by stored name
@@ -51,14 +76,58 @@ struct Checkpoint::State {
     runtime->copy_to_device(place.data(), host.data(), static_cast<size_t>(host.bytes()));
   }
 
-  const Stored& at(std::string_view name) const {
+  const StoredTensor& at(std::string_view name) const {
     const auto found = stored.find(name);
     const auto listed = absent.find(name);
     HR_REQUIRE(listed == absent.end(), ErrorCode::kModelFile, listed->second, ": tensor '", printable(name),
                "' is listed in the index and not in the file");
-    HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, files.empty() ? origin : files.front().name(),
-               ": tensor '", printable(name), "' is missing", files.size() > 1 ? " here and in the other shards" : "");
+    HR_REQUIRE(found != stored.end(), ErrorCode::kModelFile, first_file.empty() ? origin : first_file, ": tensor '",
+               printable(name), "' is missing",
+               files.size() + gguf_files.size() > 1 ? " here and in the other shards" : "");
     return found->second;
+  }
+
+  void read_safetensors(const std::filesystem::path& directory, const CheckpointOptions& options) {
+    CheckpointFiles opened = open_checkpoint_files(directory, options);
+    files = std::move(opened.files);
+    absent = std::move(opened.absent);
+    first_file = files.front().name();
+    for (const SafetensorsFile& file : files)
+      for (const SafetensorsEntry& entry : file.entries()) stored.emplace(entry.name, stored_tensor(file, entry));
+  }
+  void read_gguf(const std::filesystem::path& file, const CheckpointOptions& options) {
+    gguf_files = open_gguf(file, options.guard);
+    first_file = gguf_files.front().header().file();
+    for (auto& [name, tensor] : huggingface_tensors(gguf_files)) {
+      const auto [at, is_new] = stored.emplace(name, std::move(tensor));
+      HR_REQUIRE(is_new, ErrorCode::kModelFile, *at->second.file, ": two tensors are '", printable(name), "'");
+    }
+  }
+  bool packs(const std::string& name) const {
+    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !(adapter && adapter->adapts(name));
+  }
+  // Counts the tensor as used. Errors as tensor().
+  const StoredTensor& use(const std::string& name, const Shape& expected) {
+    const StoredTensor& found = at(name);
+    HR_REQUIRE(found.shape == expected, ErrorCode::kModelFile, *found.file, ": tensor '", printable(found.name),
+               "' has shape ", found.shape, ", expected ", expected);
+    HR_REQUIRE(found.dtype || found.format, ErrorCode::kUnsupported, *found.file, ": tensor '", printable(found.name),
+               "' has dtype ", found.type, ", which is not supported; weights are F32, BF16 or F16");
+    if (used.emplace(name).second) report(name, static_cast<int64_t>(found.data.size()));
+    if (adapter) adapter->require_adapts_what_it_names(name, found.shape);
+    return found;
+  }
+
+  // Returns the tensor's values: the file's own, or `copy`, which is made where they change.
+  TensorView read(const std::string& name, Tensor& copy) const {
+    const StoredTensor& found = at(name);
+    const bool adapted = adapter && adapter->adapts(name);
+    if (!adapted && is_usable_in_place(found)) {  // views are untyped; the pages are read-only
+      return {const_cast<unsigned char*>(found.data.data()), *found.dtype, found.shape};
+    }
+    copy = read_tensor(found, threads);
+    if (adapted) copy = adapter->merged(name, copy, threads);
+    return copy;
   }
 
   // The layout under which the text model is stored; null for a family with names of its own.
@@ -91,44 +160,29 @@ struct Checkpoint::State {
     const TextLayout* own = layout();
     HR_REQUIRE(own != nullptr && weight == str(own->head, "lm_head.weight"), ErrorCode::kModelFile, lora.name(), ": '",
                printable(weight), "' is not in the checkpoint that it is to adapt");
-    const auto& [file, entry] = stored.find(str(own->body, "embed_tokens.weight"))->second;
-    lora.forget_equal_copy(weight, *file, *entry);
+    lora.forget_equal_copy(weight, stored.find(str(own->body, "embed_tokens.weight"))->second, threads);
     HR_REQUIRE(!lora.adapts(weight), ErrorCode::kUnsupported, lora.name(), ": changes '", weight,
                "', which the checkpoint ties to its embedding: adapters of tied weights are not supported");
     return false;
   }
 };
 
-namespace {
-
-Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
-  std::vector<int64_t> dims;
-  for (const uint64_t dim : entry.shape) {
-    HR_REQUIRE(dim <= uint64_t{std::numeric_limits<int64_t>::max()}, ErrorCode::kModelFile, file.name(), ": tensor '",
-               printable(entry.name), "': a dimension of ", dim, " is beyond 2^63 - 1");
-    dims.push_back(static_cast<int64_t>(dim));
-  }
-  return Shape(std::span<const int64_t>(dims));
-}
-
-}  // namespace
-
 Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Checkpoint Checkpoint::open(const std::filesystem::path& directory, const CheckpointOptions& options) {
+Checkpoint Checkpoint::open(const std::filesystem::path& model, const CheckpointOptions& options) {
   auto state = std::make_unique<State>();
-  CheckpointFiles opened = open_checkpoint_files(directory, options);
-  state->origin = directory.string();
-  state->files = std::move(opened.files);
-  state->absent = std::move(opened.absent);
-  for (const SafetensorsFile& file : state->files)
-    for (const SafetensorsEntry& entry : file.entries())
-      state->stored.emplace(entry.name, State::Stored{&file, &entry});
+  state->origin = model.string();
   state->progress = options.progress;
   state->log = options.log;
+  state->threads = options.threads;
+  if (is_gguf_path(model)) {
+    state->read_gguf(model, options);
+  } else {
+    state->read_safetensors(model, options);
+  }
   Checkpoint checkpoint(std::move(state));
   checkpoint.state_->total_bytes = checkpoint.stored_bytes();
   return checkpoint;
@@ -144,7 +198,7 @@ Checkpoint Checkpoint::random(uint64_t seed, int threads, ProgressCallback progr
 const std::string& Checkpoint::origin() const { return state_->origin; }
 const std::string& Checkpoint::origin_of(std::string_view name) const {
   const auto found = state_->stored.find(stored_name(state_->rules, name));
-  return found == state_->stored.end() ? state_->origin : found->second.file->name();
+  return found == state_->stored.end() ? state_->origin : *found->second.file;
 }
 
 bool Checkpoint::is_random() const { return state_->random.has_value(); }
@@ -156,9 +210,9 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
   state_->move_to_layout(adapter);
   for (const std::string& weight : adapter.weights()) {
     if (!state_->require_stored(adapter, weight)) continue;
-    const auto& [file, entry] = state_->stored.find(weight)->second;
-    adapter.require_fits(weight, shape_of_entry(*file, *entry));
-    adapter.forget_equal_copy(weight, *file, *entry);
+    const StoredTensor& stored = state_->stored.find(weight)->second;
+    adapter.require_fits(weight, stored.shape);
+    adapter.forget_equal_copy(weight, stored, threads);
   }
   HR_REQUIRE(!adapter.weights().empty(), ErrorCode::kModelFile, adapter.name(),
              ": changes no tensor that the model reads");
@@ -167,7 +221,7 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
                 str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
-  state_->adapter_threads = threads;
+  state_->threads = threads;
 }
 
 bool Checkpoint::is_adapted(std::string_view name) const {
@@ -182,41 +236,49 @@ std::vector<std::string> Checkpoint::names() const {
 
 int64_t Checkpoint::stored_bytes() const {
   uint64_t sum = 0;
-  for (const auto& [name, stored] : state_->stored) sum += stored.entry->end - stored.entry->begin;
+  for (const auto& [name, stored] : state_->stored) sum += stored.data.size();
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
 }
 
 std::optional<DType> Checkpoint::float_dtype() const {
-  const SafetensorsEntry* first = nullptr;
-  if (state_->files.empty()) return std::nullopt;
-  for (const SafetensorsEntry& entry : state_->files.front().entries()) {
-    const std::optional<DType> dtype = entry.dtype->dtype;
-    const bool floats = dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
-    if (floats && (first == nullptr || entry.name < first->name)) first = &entry;
+  for (const auto& [name, stored] : state_->stored) {
+    const bool floats = stored.dtype == DType::kF32 || stored.dtype == DType::kBF16 || stored.dtype == DType::kF16;
+    if (floats && *stored.file == state_->first_file) return stored.dtype;
   }
-  return first != nullptr ? first->dtype->dtype : std::nullopt;
+  return std::nullopt;
 }
 
 Shape Checkpoint::shape_of(std::string_view name) const {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' has no stored shape");
-  const State::Stored& found = state_->at(stored_name(state_->rules, name));
-  return shape_of_entry(*found.file, *found.entry);
+  return state_->at(stored_name(state_->rules, name)).shape;
 }
 
 void Checkpoint::place_on(DeviceRuntime& runtime) { state_->runtime = &runtime; }
 DeviceRuntime& Checkpoint::runtime() const { return *state_->runtime; }
 
 TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, const RandomValues& random) {
-  const TensorView host = host_tensor(asked, expected, random);
-  if (state_->runtime->device().type == DeviceType::kCPU) return host;
+  if (state_->runtime->device().type == DeviceType::kCPU) return host_tensor(asked, expected, random);
   const std::string name = stored_name(state_->rules, asked);
+  const bool made = !is_random() && !state_->owned.contains(name);  // for the device alone: no copy stays on the host
+  if (made) state_->use(name, expected);
   const auto found = state_->on_device.find(name);
   if (found != state_->on_device.end()) return found->second;
+  Tensor copy_here;
+  const TensorView host = made ? state_->read(name, copy_here) : host_tensor(asked, expected, random);
   const Tensor& copy = state_->device_memory.emplace_back(host.dtype(), host.shape(), *state_->runtime);
   state_->copy_to(copy, host);
   return state_->on_device.emplace(name, copy).first->second;
+}
+
+WeightView Checkpoint::weight(std::string_view asked, const Shape& expected, const RandomValues& random) {
+  const std::string name = stored_name(state_->rules, asked);
+  if (is_random() || !state_->packs(name)) return tensor(asked, expected, random);
+  const StoredTensor& stored = state_->use(name, expected);
+  const auto found = state_->packed.find(name);
+  if (found != state_->packed.end()) return WeightView(found->second.matrix());
+  return WeightView(state_->packed.emplace(name, pack(stored, state_->threads)).first->second.matrix());
 }
 
 void Checkpoint::place_together(std::span<const Part> parts) {
@@ -253,42 +315,29 @@ TensorView Checkpoint::host_tensor(std::string_view asked, const Shape& expected
                owned->second.shape(), " already, asked for as ", expected);
     return owned->second;
   }
-  const auto [file, entry] = state_->at(name);
-  const Shape shape = shape_of_entry(*file, *entry);
-  HR_REQUIRE(shape == expected, ErrorCode::kModelFile, file->name(), ": tensor '", printable(name), "' has shape ",
-             shape, ", expected ", expected);
-  HR_REQUIRE(entry->dtype->dtype, ErrorCode::kUnsupported, file->name(), ": tensor '", printable(name), "' has dtype ",
-             entry->dtype->name, ", which is not supported; weights are F32, BF16 or F16");
-  if (state_->used.emplace(name).second) state_->report(name, static_cast<int64_t>(entry->end - entry->begin));
+  state_->use(name, expected);
   if (owned != state_->owned.end()) return owned->second;
-  if (state_->adapter) state_->adapter->require_adapts_what_it_names(name, shape);
-  const unsigned char* data = file->data(*entry);
-  const DType dtype = *entry->dtype->dtype;
-  const bool adapted = state_->adapter && state_->adapter->adapts(name);
-  if (!adapted && reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(size_of(dtype)) == 0)
-    return TensorView(const_cast<unsigned char*>(data), dtype, shape);  // views are untyped; the pages are read-only
-  Tensor copy(dtype, shape);
-  std::memcpy(copy.data(), data, entry->end - entry->begin);
-  if (adapted) copy = state_->adapter->merged(name, copy, state_->adapter_threads);
-  return state_->owned.emplace(name, std::move(copy)).first->second;
+  Tensor copy;
+  const TensorView values = state_->read(name, copy);
+  return copy ? state_->owned.emplace(name, std::move(copy)).first->second.view() : values;
 }
 
 void Checkpoint::require_all_used(std::span<const std::string_view> skipped_prefixes) const {
-  const State::Stored *first = nullptr, *first_skipped = nullptr;
+  const StoredTensor *first = nullptr, *first_skipped = nullptr;
   int64_t count = 0, num_skipped = 0;
   for (const auto& [name, stored] : state_->stored) {
     if (state_->used.contains(name)) continue;
     const bool skipped = is_of_other_part(name, skipped_prefixes);
-    const State::Stored*& one = skipped ? first_skipped : first;
+    const StoredTensor*& one = skipped ? first_skipped : first;
     if (one == nullptr) one = &stored;
     ++(skipped ? num_skipped : count);
   }
-  HR_REQUIRE(!first, ErrorCode::kModelFile, first->file->name(), ": tensor '", printable(first->entry->name),
+  HR_REQUIRE(!first, ErrorCode::kModelFile, *first->file, ": tensor '", printable(first->name),
              "' is unknown to this model", count > 1 ? str(", and ", count - 1, " more") : "");
   if (first_skipped != nullptr && state_->log) {
     state_->log(LogLevel::kInfo,
-                str(first_skipped->file->name(), ": tensor '", printable(first_skipped->entry->name),
-                    "' is not needed and not read", num_skipped > 1 ? str(", and ", num_skipped - 1, " more") : ""));
+                str(*first_skipped->file, ": tensor '", printable(first_skipped->name), "' is not needed and not read",
+                    num_skipped > 1 ? str(", and ", num_skipped - 1, " more") : ""));
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "headrace/core/log.h"
-#include "headrace/core/tensor.h"
+#include "headrace/core/weight_view.h"
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
 #include "headrace/weights/other_parts.h"
@@ -21,19 +21,21 @@ class SigbusGuard;
 
 struct CheckpointOptions {
   ProgressCallback
-      progress;  // after each tensor is handed out for the first time: its name, bytes so far, bytes in all
+      progress;     // after each tensor is handed out for the first time: its name, bytes so far, bytes in all
+  int threads = 1;  // that convert tensors
   SigbusGuard* guard = nullptr;  // not owned, outlives the checkpoint; null: a file that shrinks is a SIGBUS
   LogCallback log;               // which tensors were left out, what an adapter changes
 };
 
-// Tensors from `model.safetensors`, from the shards of `model.safetensors.index.json`, or made up from a seed. Owns the
+// Tensors from `model.safetensors`, from the shards of `model.safetensors.index.json`, from a GGUF file (under Hugging
+// Face's names, gguf_tensors.h), or made up from a seed. Owns the
 // mapping: views that it hands out live as long as it (moves included) and are read-only memory. Not thread-safe.
 class Checkpoint {
  public:
   // Every header and the index are validated before this returns. Error kModelFile: one line naming file, tensor and
-  // rule; Error kUnsupported for formats that are known and not built: GGUF, pickle, quantised weights. Does not
+  // rule; Error kUnsupported for formats that are known and not built: pickle, quantised safetensors. Does not
   // read config.json (refuse_quantised_config).
-  static Checkpoint open(const std::filesystem::path& directory, const CheckpointOptions& options = {});
+  static Checkpoint open(const std::filesystem::path& model, const CheckpointOptions& options = {});
 
   // Every tensor that is asked for exists, in bf16, with values that follow from seed and name alone; has() and names()
   // answer as for an empty directory, so optional tensors are left out. To `progress`, bytes in all are 0: not known.
@@ -90,6 +92,11 @@ class Checkpoint {
   // missing, or another shape, naming file, tensor and both shapes; kUnsupported: a dtype that headrace does not
   // compute with.
   TensorView tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
+
+  // Returns the matrix as layers multiply with it: quantised rows are packed for the CPU's kernels once each, in memory
+  // of the checkpoint, unless an adapter changes them; everything else is tensor(). Errors as tensor(), and kModelFile:
+  // a block whose scale is no number.
+  WeightView weight(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Returns the tensor in host memory, for values that a constructor reads or reorders.
   TensorView host_tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "headrace/core/foreign_content.h"
+#include "headrace/core/mapped_file.h"
 #include "headrace/core/printable.h"
 #include "headrace/core/python_json.h"
-#include "headrace/core/mapped_file.h"
 
 namespace headrace {
 namespace {

@@ -78,11 +78,10 @@ Tensor tensor_of(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   return copy;
 }
 
-bool are_equal(const SafetensorsFile& file, const SafetensorsEntry& entry, const SafetensorsFile& other_file,
-               const SafetensorsEntry& other) {
-  if (entry.dtype == other.dtype)
-    return std::memcmp(file.data(entry), other_file.data(other), entry.end - entry.begin) == 0;
-  const Tensor one = tensor_of(file, entry), two = tensor_of(other_file, other);
+bool are_equal(const SafetensorsFile& file, const SafetensorsEntry& entry, const StoredTensor& other, int threads) {
+  if (is_usable_in_place(other) && entry.dtype->dtype == other.dtype)
+    return std::memcmp(file.data(entry), other.data.data(), other.data.size()) == 0;
+  const Tensor one = tensor_of(file, entry), two = read_tensor(other, threads);
   for (int64_t i = 0; i < one.numel(); ++i) {
     if (element_as_double(one, i) != element_as_double(two, i)) return false;
   }
@@ -195,12 +194,11 @@ void LoraAdapter::move(const TextLayout& own, const TextLayout& stored) {
   own_ = own, stored_ = stored;
 }
 
-void LoraAdapter::forget_equal_copy(std::string_view weight, const SafetensorsFile& file,
-                                    const SafetensorsEntry& entry) {
+void LoraAdapter::forget_equal_copy(std::string_view weight, const StoredTensor& stored, int threads) {
   const auto found = changes_.find(weight);
   const SafetensorsEntry* copy = found->second.copy;
-  if (copy == nullptr || copy->shape != entry.shape || !entry.dtype->dtype) return;
-  if (!are_equal(file_, *copy, file, entry)) return;
+  if (copy == nullptr || shape_of(*copy) != stored.shape || (!stored.dtype && !stored.format)) return;
+  if (!are_equal(file_, *copy, stored, threads)) return;
   found->second.copy = nullptr;
   if (found->second.a == nullptr) changes_.erase(found);
 }

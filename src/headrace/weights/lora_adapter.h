@@ -11,6 +11,7 @@
 #include "headrace/core/tensor.h"
 #include "headrace/weights/lora_config.h"
 #include "headrace/weights/safetensors_file.h"
+#include "headrace/weights/stored_tensor.h"
 #include "headrace/weights/text_layout.h"
 
 namespace headrace {
@@ -30,9 +31,8 @@ class LoraAdapter {
   // From here on names that were under `own` are those of a checkpoint under `stored`.
   void move(const TextLayout& own, const TextLayout& stored);
   void drop(std::string_view weight) { changes_.erase(changes_.find(weight)); }
-  // Forgets the copy of `weight` when it equals `entry` of the checkpoint's `file`; and the weight, when nothing else
-  // changes it.
-  void forget_equal_copy(std::string_view weight, const SafetensorsFile& file, const SafetensorsEntry& entry);
+  // Forgets the copy of `weight` when it equals the checkpoint's tensor; and the weight, when nothing else changes it.
+  void forget_equal_copy(std::string_view weight, const StoredTensor& stored, int threads);
 
   // Error kModelFile unless `weight` of this shape can take its change: both shapes are named.
   void require_fits(std::string_view weight, const Shape& shape) const;

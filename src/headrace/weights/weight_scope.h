@@ -29,6 +29,11 @@ class WeightScope {
   TensorView tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checked(name, checkpoint_->tensor(full_name(name), expected, random));
   }
+  // Calls Checkpoint::weight with the full name. Errors as tensor().
+  WeightView weight(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
+    const WeightView weight = checkpoint_->weight(full_name(name), expected, random);
+    return weight.packed() ? weight : WeightView(checked(name, weight));
+  }
   // Calls Checkpoint::host_tensor with the full name.
   TensorView host_tensor(std::string_view name, const Shape& expected, const RandomValues& random = {}) const {
     return checked(name, checkpoint_->host_tensor(full_name(name), expected, random));

@@ -49,10 +49,11 @@ void run_gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& conte
   kKernel(params_of(args, context));
 }
 
-template <void (*kKernel)(const LinearParams&)>
+template <void (*kKernel)(const LinearParams&), void (*kPackedKernel)(const PackedLinearParams&)>
 void run_linear(const LinearArgs& args, const OpContext& context) {
   check(args);
   if (args.y.numel() == 0) return;
+  if (args.weight.packed()) return kPackedKernel(packed_params_of(args, context));
   kKernel(params_of(args, context));
 }
 
@@ -81,6 +82,7 @@ template <void (*kKernel)(const EmbeddingParams&)>
 void run_embedding(const EmbeddingArgs& args, const OpContext& context) {
   check(args);
   if (args.out.numel() == 0) return;
+  if (args.table.packed()) return reference::embedding(args, context);
   kKernel(params_of(args, context));
 }
 
@@ -100,7 +102,7 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
                              .paged_attention = run_paged_attention<isa::paged_attention>,    \
                              .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,          \
                              .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
-                             .linear = run_linear<isa::linear>,                               \
+                             .linear = run_linear<isa::linear, isa::packed_linear>,           \
                              .rms_norm = run_rms_norm<isa::rms_norm>,                         \
                              .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
                              .pointwise = run_pointwise<isa::pointwise>,                      \

@@ -3,6 +3,7 @@
 #include "headrace/core/packed_matrix.h"
 #include "headrace/ops/cpu/float_type.h"
 #include "headrace/ops/cpu/isa.h"
+#include "headrace/ops/linear.h"
 
 namespace headrace::cpu {
 
@@ -19,6 +20,8 @@ struct PackedLinearParams {
   FloatType x_type = FloatType::kF32, bias_type = FloatType::kF32, y_type = FloatType::kF32;
   int threads = 1;
 };
+
+PackedLinearParams packed_params_of(const LinearArgs& args, const OpContext& context);  // args must be checked
 
 // y = x W^T + bias. Each row of x is rounded to int8 in groups of 32 columns: code = round(x 127 / amax), ties to even,
 // scale = amax / 127, in float32. A group whose amax is below 2^-100 counts as zeros; one with a NaN or an infinity

@@ -1,6 +1,8 @@
 // References of the dense ops: norms, rotary embedding, pointwise ops, embeddings and GEMM, in double.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "headrace/ops/reference/element.h"
 #include "headrace/ops/reference/reference_ops.h"
@@ -13,6 +15,19 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 double gelu(double x) { return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x))); }
 
 TensorView as_heads(const TensorView& x) { return !x || x.rank() == 3 ? x : x.reshape({x.dim(0), 1, x.dim(1)}); }
+
+// Row `i` of a weight, decoded if it is packed.
+std::vector<double> row_of(const WeightView& weight, int64_t i) {
+  std::vector<double> row(static_cast<size_t>(weight.dim(1)));
+  if (const PackedMatrix* packed = weight.packed()) {
+    std::vector<float> values(row.size());
+    unpack_row(*packed, i, values);
+    std::ranges::copy(values, row.begin());
+  } else {
+    for (size_t d = 0; d < row.size(); ++d) row[d] = get(weight.floats(), i, static_cast<int64_t>(d));
+  }
+  return row;
+}
 
 }  // namespace
 
@@ -75,17 +90,23 @@ void pointwise(const PointwiseArgs& a, const OpContext&) {
 void embedding(const EmbeddingArgs& a, const OpContext&) {
   check(a);
   for (int64_t t = 0; t < a.out.dim(0); ++t) {
-    const auto id = static_cast<int64_t>(get(a.ids, t));
-    for (int64_t d = 0; d < a.out.dim(1); ++d) set(a.out, get(a.table, id, d), t, d);
+    const std::vector<double> row = row_of(a.table, static_cast<int64_t>(get(a.ids, t)));
+    for (int64_t d = 0; d < a.out.dim(1); ++d) set(a.out, row[static_cast<size_t>(d)], t, d);
   }
 }
 
 void linear(const LinearArgs& a, const OpContext&) {
   check(a);
-  for (int64_t m = 0; m < a.y.dim(0); ++m) {
-    for (int64_t n = 0; n < a.y.dim(1); ++n) {
+  const PackedMatrix* const packed = a.weight.packed();
+  const auto column = [packed](int64_t k) {
+    if (packed == nullptr || packed->column_order == nullptr) return k;
+    return int64_t{packed->column_order[k / packed->column_unit]} * packed->column_unit + k % packed->column_unit;
+  };
+  for (int64_t n = 0; n < a.y.dim(1); ++n) {
+    const std::vector<double> row = row_of(a.weight, n);
+    for (int64_t m = 0; m < a.y.dim(0); ++m) {
       double sum = a.bias ? get(a.bias, n) : 0;
-      for (int64_t k = 0; k < a.x.dim(1); ++k) sum += get(a.x, m, k) * get(a.weight, n, k);
+      for (int64_t k = 0; k < a.x.dim(1); ++k) sum += get(a.x, m, column(k)) * row[static_cast<size_t>(k)];
       set(a.y, sum, m, n);
     }
   }
