@@ -11,7 +11,6 @@
 #include "bench/random_inputs.h"
 #include "headrace/core/packed_matrix.h"
 #include "headrace/core/parallel.h"
-#include "headrace/ops/cpu/dispatch.h"
 
 namespace headrace::bench {
 namespace {
@@ -35,7 +34,11 @@ struct RotatingWeights {
     parallel_for(threads, copies,
                  [&](int64_t copy) { std::memcpy(at(copy), first.data(), static_cast<size_t>(bytes)); });
   }
-  unsigned char* at(int64_t copy) const { return memory.data_as<uint8_t>() + copy % copies * bytes; }
+  uint8_t* at(int64_t copy) const { return memory.data_as<uint8_t>() + copy % copies * bytes; }
+  WeightView view(int64_t copy) const {
+    if (!format) return TensorView(at(copy), DType::kBF16, {shape.out, shape.in});
+    return WeightView(PackedMatrix{.format = *format, .out = shape.out, .in = shape.in, .data = at(copy)});
+  }
   std::string name() const { return std::string(format ? layout_of(*format).name : "bf16"); }
 
   std::optional<BlockFormat> format;
@@ -71,35 +74,13 @@ Tensor RotatingWeights::packed_values() const {
   return packed;
 }
 
-void multiply(const BenchContext& context, const RotatingWeights& weights, int64_t copy, const Tensor& x,
-              const Tensor& y) {
-  if (!weights.format) {
-    const TensorView weight(weights.at(copy), DType::kBF16, {weights.shape.out, weights.shape.in});
-    return context.ops.linear({.x = x, .weight = weight, .y = y}, context.op);
-  }
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    if (set.ops != &context.ops) continue;
-    set.packed_linear({.format = *weights.format,
-                       .weight = weights.at(copy),
-                       .x = x.data(),
-                       .y = y.data(),
-                       .rows = x.dim(0),
-                       .in = weights.shape.in,
-                       .out = weights.shape.out,
-                       .x_stride = weights.shape.in,
-                       .y_stride = weights.shape.out,
-                       .x_type = cpu::FloatType::kBF16,
-                       .y_type = cpu::FloatType::kBF16,
-                       .threads = context.op.threads});
-  }
-}
-
 Result products(const BenchContext& context, const RotatingWeights& weights, int64_t rows) {
   const Tensor x = normal_values(DType::kBF16, {rows, weights.shape.in});
   const Tensor y(DType::kBF16, {rows, weights.shape.out});
   const int64_t calls = rows <= kFewRows ? weights.copies : 4;
   const double seconds = median_seconds(5, [&] {
-    for (int64_t copy = 0; copy < calls; ++copy) multiply(context, weights, copy, x, y);
+    for (int64_t copy = 0; copy < calls; ++copy)
+      context.ops.linear({.x = x, .weight = weights.view(copy), .y = y}, context.op);
   });
   const std::string sizes =
       std::to_string(rows) + " x " + std::to_string(weights.shape.in) + " x " + std::to_string(weights.shape.out);
