@@ -20,6 +20,11 @@ constexpr int kQuad = 4;  // rows that are packed together
 typedef uint32_t Words __attribute__((vector_size(4 * kQuad)));
 typedef uint32_t WordsInMemory __attribute__((vector_size(4 * kQuad), aligned(1), may_alias));
 
+uint32_t word_at(const unsigned char* bytes) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
 void put_words(unsigned char* to, Words words) { *reinterpret_cast<WordsInMemory*>(to) = words; }
 
 // Blocks of four rows of a file.
@@ -27,13 +32,7 @@ struct Quad {
   std::array<const unsigned char*, kQuad> rows;
 
   Words word(int at) const {
-    Words words{};
-    for (size_t r = 0; r < kQuad; ++r) {
-      uint32_t word = 0;
-      std::memcpy(&word, rows[r] + at, sizeof word);
-      words[r] = word;
-    }
-    return words;
+    return Words{word_at(rows[0] + at), word_at(rows[1] + at), word_at(rows[2] + at), word_at(rows[3] + at)};
   }
   // Four words that follow one another, from byte `at` on.
   std::array<Words, 4> words(int at) const {
@@ -164,25 +163,26 @@ void pack_tile(const unsigned char* from, int rows, size_t row_bytes, unsigned c
   }
 }
 
-// Codes of a row's group, without the format's offset. `group`: that row's first word.
+// The codes of a row's group, one to a byte and without the format's offset. `group`: that row's first word.
 template <BlockFormat kFormat>
-void read_codes(const unsigned char* group, int (&codes)[kColumns]) {
+std::array<unsigned char, kColumns> codes_of(const unsigned char* group) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
-  for (int i = 0; i < kColumns; ++i) {
-    const int word = i / 4, byte = i % 4;
-    const auto at = [&](int of_word) {
-      return group[static_cast<size_t>(of_word) * kWordStride + static_cast<size_t>(byte)];
-    };
+  const auto stored = [group](int i) { return word_at(group + static_cast<size_t>(i) * kWordStride); };
+  std::array<unsigned char, kColumns> codes{};
+  for (int i = 0; i < kWords; ++i) {
+    uint32_t word = 0;
     if constexpr (kLayout.code_bits == 8) {
-      codes[i] = static_cast<signed char>(at(word));
-      continue;
+      word = stored(i);
+    } else {
+      word = (stored(i % 4) >> (i < 4 ? 0 : 4)) & kNibbles;
     }
-    codes[i] = word < 4 ? at(word) & 15 : at(word - 4) >> 4;
-    const unsigned char* const high = group + kLayout.high + byte;
-    if constexpr (kLayout.code_bits == 5) codes[i] |= ((high[0] >> word) & 1) << 4;
+    const unsigned char* const high = group + kLayout.high;
+    if constexpr (kLayout.code_bits == 5) word |= ((word_at(high) >> i) & kBits) << 4;
     if constexpr (kLayout.code_bits == 6)
-      codes[i] |= ((high[static_cast<size_t>(word / 4) * kWordStride] >> (2 * (word % 4))) & 3) << 4;
+      word |= ((word_at(high + static_cast<size_t>(i / 4) * kWordStride) >> (2 * (i % 4))) & kPairs) << 4;
+    std::memcpy(&codes[static_cast<size_t>(4 * i)], &word, sizeof word);
   }
+  return codes;
 }
 
 float scale_at(const unsigned char* bytes) {
@@ -195,14 +195,18 @@ float scale_at(const unsigned char* bytes) {
 template <BlockFormat kFormat>
 void unpack_group(const unsigned char* block, int group, int row, float* values) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
-  int codes[kColumns];
-  read_codes<kFormat>(block + kLayout.codes + kLayout.group_bytes * group + 4 * row, codes);
+  const auto codes = codes_of<kFormat>(block + kLayout.codes + kLayout.group_bytes * group + 4 * row);
   const float scale = scale_at(block + 2 * row);
   const unsigned char* const steps = block + kLayout.steps + 2 * kRows * group + row;
-  const auto number = [&](int i) { return static_cast<float>(codes[i] - kLayout.code_offset); };
+  const auto number = [&](int i) {
+    const unsigned char code = codes[static_cast<size_t>(i)];
+    return static_cast<float>(kLayout.code_bits == 8 ? static_cast<signed char>(code) : code - kLayout.code_offset);
+  };
   if constexpr (kFormat == BlockFormat::kQ6_K) {
-    for (int i = 0; i < kColumns; ++i)
-      values[i] = scale * static_cast<float>(static_cast<signed char>(steps[i / 16 * kRows])) * number(i);
+    for (int half = 0; half < 2; ++half) {
+      const float step = scale * static_cast<float>(static_cast<signed char>(steps[half * kRows]));
+      for (int i = 16 * half; i < 16 * half + 16; ++i) values[i] = step * number(i);
+    }
   } else if constexpr (kLayout.steps != 0) {
     const float step = scale * static_cast<float>(steps[0]);
     const float offset = scale_at(block + kLayout.minima + 2 * row) * static_cast<float>(steps[kRows]);
