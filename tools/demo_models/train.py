@@ -37,9 +37,9 @@ def make_tokenizer(texts, vocab_size):
     return tokenizer
 
 
-def make_config(vocab_size):
+def make_config(vocab_size, hidden_size, intermediate_size):
     return Qwen3_5TextConfig(
-        vocab_size=vocab_size, hidden_size=320, intermediate_size=704, num_hidden_layers=8,
+        vocab_size=vocab_size, hidden_size=hidden_size, intermediate_size=intermediate_size, num_hidden_layers=8,
         num_attention_heads=8, num_key_value_heads=2, head_dim=64, max_position_embeddings=4096,
         linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=64, linear_value_head_dim=64,
         linear_conv_kernel_dim=4, layer_types=(["linear_attention"] * 3 + ["full_attention"]) * 2,
@@ -200,6 +200,8 @@ def main():
     ap.add_argument("--out", type=Path, default=Path("demo_models/fairy-hybrid"))
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--vocab", type=int, default=4096)
+    ap.add_argument("--hidden", type=int, default=320, help="512 and --intermediate 1280 for rows of K-quants: multiples of 256")
+    ap.add_argument("--intermediate", type=int, default=704)
     ap.add_argument("--epochs", type=float, default=4.2)
     ap.add_argument("--dropout", type=float, default=0.15)
     ap.add_argument("--lr", type=float, default=0.008)
@@ -214,7 +216,7 @@ def main():
     tokenizer = make_tokenizer(texts, args.vocab)
     stream = [i for t in texts for i in tokenizer.encode(t).ids + [0]]
     held_ids, held_lengths = encode(tokenizer, held)
-    model = Qwen3_5ForCausalLM(make_config(args.vocab)).to(device)
+    model = Qwen3_5ForCausalLM(make_config(args.vocab, args.hidden, args.intermediate)).to(device)
     add_dropout(model, args.dropout)
     windows = random_windows(torch.tensor(stream, device=device), args.batch)
     per_epoch, curve = len(stream) // (WINDOW * args.batch), []

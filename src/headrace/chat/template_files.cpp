@@ -1,13 +1,16 @@
 #include "headrace/chat/template_files.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "headrace/chat/jinja_parser.h"
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
 #include "headrace/core/foreign_content.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/text/json_node.h"
 
 namespace headrace {
@@ -78,6 +81,33 @@ void add_tokens(const ConfigFile& file, TemplateFile& made) {
     if (const auto content = content_of(token)) made.additional_tokens.push_back(*content);
 }
 
+// Keys of the tokens in a GGUF file ("seperator" is how they are spelled there) and their names in templates.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kGgufTokens = {
+    {{"tokenizer.ggml.bos_token_id", "bos_token"},
+     {"tokenizer.ggml.eos_token_id", "eos_token"},
+     {"tokenizer.ggml.unknown_token_id", "unk_token"},
+     {"tokenizer.ggml.seperator_token_id", "sep_token"},
+     {"tokenizer.ggml.padding_token_id", "pad_token"},
+     {"tokenizer.ggml.cls_token_id", "cls_token"},
+     {"tokenizer.ggml.mask_token_id", "mask_token"}}};
+
+std::optional<TemplateFile> template_of_gguf(const std::filesystem::path& path, std::string_view name) {
+  const GgufFile file = open_first_gguf(path);
+  const GgufHeader& header = file.header();
+  const auto source = header.text(str("tokenizer.chat_template", name == "default" ? "" : str(".", name)));
+  if (!source) return std::nullopt;
+  HR_REQUIRE(source->size() <= jinja::kMaxTemplateBytes, ErrorCode::kModelFile, path.string(),
+             ": the chat template has ", source->size(), " bytes, expected at most ", jinja::kMaxTemplateBytes);
+  TemplateFile made{.origin = path.string(), .source = std::string(*source)};
+  const auto* const tokens = header.texts("tokenizer.ggml.tokens");
+  for (const auto& [key, token] : kGgufTokens) {
+    const auto id = header.integer(key);
+    if (tokens != nullptr && id && *id >= 0 && std::cmp_less(*id, tokens->size()))
+      made.tokens.emplace_back(token, (*tokens)[static_cast<size_t>(*id)]);
+  }
+  return made;
+}
+
 bool is_file_name(std::string_view name) {
   return !name.empty() && name.find('/') == name.npos && name.find('\0') == name.npos && name != "." && name != "..";
 }
@@ -85,6 +115,7 @@ bool is_file_name(std::string_view name) {
 }  // namespace
 
 std::optional<TemplateFile> read_template_file(const std::filesystem::path& directory, std::string_view name) {
+  if (is_gguf_path(directory)) return template_of_gguf(directory, name);
   const ConfigFile config(directory / "tokenizer_config.json");
   TemplateFile made;
   const std::filesystem::path file = name == "default"    ? directory / "chat_template.jinja"

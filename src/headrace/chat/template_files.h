@@ -1,4 +1,4 @@
-// The files of a model's directory that a chat template comes from.
+// The files that a chat template comes from: those of a model's directory, or a GGUF file.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -17,8 +17,8 @@ struct TemplateFile {
   std::vector<std::string> additional_tokens;  // additional_special_tokens
 };
 
-// Returns the template `name` of the model in `directory`; nullopt if it has none of that name. Errors: kIo,
-// kModelFile.
+// Returns the template `name` of the model in `directory`, or of the GGUF file of that path; nullopt if it has none of
+// that name. Errors: kIo, kModelFile.
 std::optional<TemplateFile> read_template_file(const std::filesystem::path& directory, std::string_view name);
 
 }  // namespace headrace

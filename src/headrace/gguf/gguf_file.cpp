@@ -1,5 +1,7 @@
 #include "headrace/gguf/gguf_file.h"
 
+#include <array>
+#include <fstream>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -40,6 +42,17 @@ std::string_view name_of_parts(const GgufHeader& header, std::string_view file_n
   return file_name.substr(0, file_name.size() - end.size());
 }
 
+// "NAME-00002-of-00003.gguf" is not the first part.
+void require_first_part(const GgufHeader& header, const std::filesystem::path& path) {
+  const int64_t part = header.integer(kPart).value_or(0), parts = header.integer(kParts).value_or(1);
+  if (part == 0) return;
+  const std::string file_name = path.filename().string(), end = parts < 1 ? "" : part_name("", part, parts);
+  const bool is_named = !end.empty() && file_name.ends_with(end);
+  const std::string name = is_named ? file_name.substr(0, file_name.size() - end.size()) : "NAME";
+  throw Error(ErrorCode::kModelFile, str(path.string(), ": is part ", part + 1, " of ", parts,
+                                         " of a model, expected its first part, ", part_name(name, 0, parts)));
+}
+
 void check_part(const GgufHeader& header, int64_t part, int64_t parts) {
   const int64_t found = header.integer(kPart).value_or(0), of = header.integer(kParts).value_or(1);
   HR_REQUIRE(found == part && of == parts, ErrorCode::kModelFile, header.file(), ": is part ", found + 1, " of ", of,
@@ -64,9 +77,25 @@ void check_tensors(const std::vector<GgufFile>& files) {
 GgufFile::GgufFile(const std::filesystem::path& path, SigbusGuard* guard)
     : mapped_(mapped(path, guard)), header_(path.string(), {mapped_.data(), static_cast<size_t>(mapped_.bytes())}) {}
 
+bool is_gguf_path(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  if (path.extension() == ".gguf") return true;
+  std::array<char, 4> begin = {};
+  std::ifstream in(path, std::ios::binary);
+  in.read(begin.data(), begin.size());
+  return in && std::string_view(begin.data(), begin.size()) == "GGUF";
+}
+
+GgufFile open_first_gguf(const std::filesystem::path& path, SigbusGuard* guard) {
+  GgufFile file(path, guard);
+  require_first_part(file.header(), path);
+  return file;
+}
+
 std::vector<GgufFile> open_gguf(const std::filesystem::path& path, SigbusGuard* guard) {
   std::vector<GgufFile> files;
-  files.emplace_back(path, guard);
+  files.push_back(open_first_gguf(path, guard));
   const int64_t parts = files.front().header().integer(kParts).value_or(1);
   HR_REQUIRE(parts >= 1 && parts <= kMostParts, ErrorCode::kModelFile, path.string(), ": is one of ", parts,
              " parts, expected 1 to ", kMostParts);

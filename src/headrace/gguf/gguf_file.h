@@ -28,6 +28,14 @@ class GgufFile {
   GgufHeader header_;
 };
 
+// Returns true if `path` is a file in this format: by its ending or, without a known one, by its first bytes (Ollama's
+// blobs have no ending). A model may be named by the path of such a file.
+bool is_gguf_path(const std::filesystem::path& path);
+
+// The file that holds a model's keys: `path`, which is the whole model or its first part. Error kModelFile for another
+// part, naming the first one.
+GgufFile open_first_gguf(const std::filesystem::path& path, SigbusGuard* guard = nullptr);
+
 // The files of a model in one or several parts, the first one first. `path`: the file, or the first part,
 // "NAME-00001-of-00003.gguf"; the others lie beside it. Error kModelFile: a part that is missing, of another model, or
 // not the first; a tensor that two parts have.

@@ -275,14 +275,27 @@ const GgufTensor* GgufHeader::find_tensor(std::string_view name) const {
   return found == tensor_by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
+const GgufValue* GgufHeader::value(std::string_view key) const {
+  const auto found = values_.find(key);
+  return found == values_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string_view> GgufHeader::keys() const {
+  std::vector<std::string_view> keys;
+  keys.reserve(values_.size());
+  for (const auto& [key, value] : values_) keys.push_back(key);
+  std::ranges::sort(keys);
+  return keys;
+}
+
 template <class Kind>
 const Kind* GgufHeader::find(std::string_view key, std::string_view expected) const {
-  const auto found = values_.find(key);
-  if (found == values_.end()) return nullptr;
-  const Kind* const value = std::get_if<Kind>(&found->second);
-  HR_REQUIRE(value != nullptr, ErrorCode::kModelFile, file_, ": key '", printable(key),
+  const GgufValue* const found = value(key);
+  if (found == nullptr) return nullptr;
+  const Kind* const kind = std::get_if<Kind>(found);
+  HR_REQUIRE(kind != nullptr, ErrorCode::kModelFile, file_, ": key '", printable(key),
              "': has another type, expected ", expected);
-  return value;
+  return kind;
 }
 
 template <class Element>
@@ -295,20 +308,15 @@ const std::vector<Element>* GgufHeader::find_array(std::string_view key, std::st
   return elements;
 }
 
-bool GgufHeader::is_array(std::string_view key) const {
-  const auto found = values_.find(key);
-  return found != values_.end() && std::holds_alternative<GgufArray>(found->second);
-}
-
 std::optional<int64_t> GgufHeader::integer(std::string_view key) const {
   const int64_t* const value = find<int64_t>(key, "an integer below 2^63");
   return value == nullptr ? std::nullopt : std::optional(*value);
 }
 
 std::optional<double> GgufHeader::number(std::string_view key) const {
-  const auto found = values_.find(key);
-  if (found == values_.end()) return std::nullopt;
-  if (const int64_t* const integer = std::get_if<int64_t>(&found->second)) return static_cast<double>(*integer);
+  const GgufValue* const found = value(key);
+  if (found == nullptr) return std::nullopt;
+  if (const int64_t* const integer = std::get_if<int64_t>(found)) return static_cast<double>(*integer);
   const double number = *find<double>(key, "a number");
   HR_REQUIRE(std::isfinite(number), ErrorCode::kModelFile, file_, ": key '", printable(key), "': is ", number,
              ", expected a finite number");

@@ -39,7 +39,8 @@ class GgufHeader {
   // Values of the file by their keys. Absent: the file does not have the key. Error kModelFile: a value of another
   // type. An integer counts as a number, too.
   bool has(std::string_view key) const { return values_.contains(key); }
-  bool is_array(std::string_view key) const;
+  const GgufValue* value(std::string_view key) const;  // null: absent
+  std::vector<std::string_view> keys() const;          // in ascending order
   std::optional<int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;

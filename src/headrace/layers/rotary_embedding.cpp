@@ -50,9 +50,10 @@ double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
   if (c.type == "linear") return w / c.factor.value();
   if (c.type == "llama3") return llama3(w, c);
   if (c.type == "yarn") return yarn(w, i, 2 * turning, c);
+  if (c.type == "divided") return w / c.divisors[static_cast<size_t>(i)];
   if (c.type == "proportional") return i < turning ? w / c.factor.value_or(1) : 0;
   throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", printable(c.type),
-                                           "' is not built; built are: default, linear, llama3, yarn, proportional"));
+                                           "' is not built; built are: default, linear, llama3, yarn, proportional, divided"));
 }
 
 // Returns the number. Error kModelFile if it is missing.
@@ -98,6 +99,8 @@ RotaryEmbedding::RotaryEmbedding(const RotaryConfig& c, int64_t head_dim, Device
   HR_REQUIRE(rotary_dim >= 2 && rotary_dim <= head_dim && rotary_dim % 2 == 0, ErrorCode::kModelFile,
              "config.json: partial_rotary_factor ", partial, " rotates ", rotary_dim, " of ", head_dim,
              " elements, expected an even number of at least 2");
+  HR_REQUIRE(c.type != "divided" || std::cmp_equal(c.divisors.size(), rotary_dim / 2), ErrorCode::kModelFile,
+             "config.json: rope type divided has ", c.divisors.size(), " divisors, expected ", rotary_dim / 2);
   if (c.sections) check_sections(*c.sections, rotary_dim / 2);
   Tensor frequencies(DType::kF32, {rotary_dim / 2});
   for (int64_t i = 0; i < rotary_dim / 2; ++i) {

@@ -2,13 +2,15 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "headrace/layers/layer_context.h"
 #include "headrace/ops/rotary_embedding.h"
 
 namespace headrace {
 
-// The parameters in config.json. Types: "default", "linear", "llama3", "yarn", "proportional".
+// The parameters in config.json. Types: "default", "linear", "llama3", "yarn", "proportional", and of a GGUF file
+// "divided".
 struct RotaryConfig {
   std::string type = "default";
   double theta = 0;                             // 0: neither stated nor a default of the class; refused
@@ -21,6 +23,7 @@ struct RotaryConfig {
   // yarn; absent: 0.1 ln(factor) + 1, at least 1, or the ratio of these for mscale and mscale_all_dim if both are
   // stated.
   std::optional<double> attention_factor, mscale, mscale_all_dim;
+  std::vector<double> divisors;  // divided: of each pair's frequency
   enum class Ramp : uint8_t {
     kWhole,
     kExact

@@ -9,6 +9,7 @@
 #include "headrace/decoding/decoding_option.h"
 #include "headrace/engine/decoding_checks.h"
 #include "headrace/engine/step_rows.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 
@@ -164,6 +165,7 @@ std::unique_ptr<Model> load_checked(const ModelDescription& model, DeviceRuntime
 
 Tokenizer tokenizer_of(const std::filesystem::path& model, const LLMOptions& o) {
   require_model_directory(model, o.random_weights);
+  if (is_gguf_path(model)) return Tokenizer::from_directory(model);
   const auto has = [&model](const char* file) { return file_exists(model / file); };
   if (o.random_weights && !has("tokenizer.json") && !has("merges.txt")) return Tokenizer::of_bytes();
   return Tokenizer::from_directory(model);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "headrace/gguf/gguf_file.h"
+
 namespace headrace {
 namespace {
 
@@ -34,7 +36,8 @@ SamplingParams sampling_defaults(const ModelDescription& model, const LogCallbac
   SamplingParams params;
   const JsonValue* file = model.generation_config();
   if (file == nullptr) return params;
-  const std::filesystem::path path = model.directory / "generation_config.json";
+  const bool is_file = is_gguf_path(model.directory);
+  const std::filesystem::path path = is_file ? model.directory : model.directory / "generation_config.json";
   for (const auto& [key, read] : kFields) {
     const JsonValue* value = file->find(key);
     if (value == nullptr) continue;

@@ -139,6 +139,9 @@ void read_rope(const JsonValue& rope, RotaryConfig& c) {
   read_number(rope, "mscale_all_dim", c.mscale_all_dim);
   if (!rope.bool_or("truncate", true)) c.ramp = RotaryConfig::Ramp::kExact;
   read_sections(rope, c);
+  if (const JsonValue* divisors = rope.find("divisors")) {
+    for (const JsonValue& each : divisors->as_array()) c.divisors.push_back(each.as_float());
+  }
 }
 
 const JsonValue& text_config_of(const JsonValue& root) {

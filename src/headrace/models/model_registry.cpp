@@ -9,6 +9,7 @@
 #include "headrace/core/device_runtime.h"
 #include "headrace/core/memory_need.h"
 #include "headrace/core/printable.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
@@ -188,14 +189,17 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
   });
 }
 
-// Adds the directory to errors about config.json, which layers do not know.
+// Adds the directory to errors about config.json, which layers do not know. A GGUF file stands for its own.
 template <class Read>
 auto naming_the_directory(const std::filesystem::path& directory, const Read& read) {
   try {
     return read();
   } catch (const Error& e) {
-    if (!std::string_view(e.what()).starts_with("config.json")) throw;
-    throw Error(e.code(), (directory / e.what()).string());
+    constexpr std::string_view kConfig = "config.json";
+    const std::string_view what = e.what();
+    if (!what.starts_with(kConfig)) throw;
+    if (is_gguf_path(directory)) throw Error(e.code(), str(directory.string(), what.substr(kConfig.size())));
+    throw Error(e.code(), (directory / what).string());
   }
 }
 

@@ -43,7 +43,9 @@ ModelConfig qwen3_next_config(const JsonValue& root) {
   const JsonValue& text = text_config_of(root);
   read_gdn(text, c);
   read_moe(text, {}, c);
-  c.gdn.layout = GatedDeltaNetConfig::Layout::kGrouped;
+  using Layout = GatedDeltaNetConfig::Layout;  // a GGUF file has separate projections
+  const bool separate = text.string_or("linear_projections", "grouped") == "separate";
+  c.gdn.layout = separate ? Layout::kSeparate : Layout::kGrouped;
   const bool renormalise = text.bool_or("norm_topk_prob", true);
   c.moe.router.norm_topk_prob =
       renormalise ? ExpertRouterConfig::Renormalise::kYes : ExpertRouterConfig::Renormalise::kNo;

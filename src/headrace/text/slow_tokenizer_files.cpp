@@ -5,15 +5,13 @@
 
 #include "headrace/core/printable.h"
 #include "headrace/text/json_node.h"
+#include "headrace/text/known_patterns.h"
 
 namespace headrace {
 namespace {
 
 using namespace json;  // NOLINT(google-build-using-namespace): this file is made of it
 
-// Source: the Qwen2 tokenizer's published pattern.
-constexpr std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::array<std::string_view, 3> kClasses = {"DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast"};
 
 // A line per merge, behind a "#version" line.

@@ -11,9 +11,11 @@
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
 #include "headrace/core/foreign_content.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/text/bpe.h"
 #include "headrace/text/byte_level.h"
 #include "headrace/text/detokenizer.h"
+#include "headrace/text/gguf_tokenizer.h"
 #include "headrace/text/normalizer.h"
 #include "headrace/text/pattern.h"
 #include "headrace/text/slow_tokenizer_files.h"
@@ -252,6 +254,11 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
 }
 
 Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
+  if (is_gguf_path(directory)) {
+    const GgufFile gguf = open_first_gguf(directory);
+    const TokenizerFile file = read_gguf_tokenizer(gguf.header());
+    return named(directory.string(), [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
+  }
   const std::filesystem::path path = directory / "tokenizer.json", pieces = directory / "tokenizer.model";
   const bool fast = file_exists(path) || !file_exists(directory / "merges.txt");
   HR_REQUIRE(!file_exists(pieces) || file_exists(path) || !fast, ErrorCode::kUnsupported, pieces.string(),

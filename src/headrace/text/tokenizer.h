@@ -1,4 +1,4 @@
-// Text to token ids and back, as a model's tokenizer.json says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2,
+// Text to token ids and back, as a model's tokenizer.json or GGUF file says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2,
 // LLaDA, Seed-Coder) and BPE over characters with byte fallback (Gemma).
 // The frontend encodes prompts with it, the Detokenizer and the samplers read tokens from it. Ids equal those of the
 // `tokenizers` package. Const methods are thread-safe.
@@ -35,8 +35,8 @@ class Tokenizer {
   // kUnsupported (a part that is not built, by name). Messages start with `path`.
   static Tokenizer from_file(const std::string& path);
   // The tokenizer of a model's directory: tokenizer.json, or else vocab.json, merges.txt
-  // and tokenizer_config.json, with what the files beside them add (add_side_files). Errors as from_file, naming the
-  // file or the directory.
+  // and tokenizer_config.json, with what the files beside them add (add_side_files); or of a GGUF file
+  // (read_gguf_tokenizer). Errors as from_file, naming the file or the directory.
   static Tokenizer from_directory(const std::filesystem::path& directory);
   // Reads the text of a tokenizer.json; error messages begin with "tokenizer.json".
   static Tokenizer from_json(std::string_view json);

@@ -17,11 +17,6 @@ namespace headrace {
 
 namespace {
 
-bool is_gguf(const std::filesystem::path& model) {
-  std::error_code ignored;
-  return model.extension() == ".gguf" && std::filesystem::is_regular_file(model, ignored);
-}
-
 Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   std::vector<int64_t> dims;
   for (const uint64_t dim : entry.shape) {
@@ -183,7 +178,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& model, const Checkpoint
   state->progress = options.progress;
   state->log = options.log;
   state->threads = options.threads;
-  if (is_gguf(model)) {
+  if (is_gguf_path(model)) {
     state->read_gguf(model, options);
   } else {
     state->read_safetensors(model, options);

@@ -27,7 +27,8 @@ struct GgufSizes {
 // A number, or the largest of a list with one per layer.
 int64_t size_at(const GgufHeader& header, std::string_view key, int64_t fallback) {
   if (!header.has(key)) return fallback;
-  const auto* const list = header.is_array(key) ? header.integers(key) : nullptr;
+  const bool is_list = std::holds_alternative<GgufArray>(*header.value(key));
+  const auto* const list = is_list ? header.integers(key) : nullptr;
   const bool empty = list != nullptr && list->empty();
   const int64_t value = empty ? 0 : list != nullptr ? std::ranges::max(*list) : *header.integer(key);
   constexpr int64_t kMost = int64_t{1} << 20;

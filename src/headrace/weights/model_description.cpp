@@ -1,7 +1,9 @@
 #include "headrace/weights/model_description.h"
 
 #include "headrace/core/file_exists.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/weights/checkpoint_files.h"
+#include "headrace/weights/gguf_config.h"
 
 namespace headrace {
 namespace {
@@ -23,9 +25,10 @@ const JsonValue* ModelDescription::generation_config() const {
 }
 
 void require_model_directory(const std::filesystem::path& directory, const std::optional<uint64_t>& random_weights) {
+  if (is_gguf_path(directory)) return;
   std::error_code ignored;
   HR_REQUIRE(!random_weights || !std::filesystem::is_regular_file(directory, ignored), ErrorCode::kModelFile,
-             directory.string(), ": is a file, expected the directory of a model");
+             directory.string(), ": is a file, expected the directory of a model or a GGUF file");
   if (!random_weights) refuse_other_formats(directory);  // before reading files that other formats lack
   HR_REQUIRE(file_exists(directory / "config.json"), ErrorCode::kModelFile, directory.string(),
              " is no model directory: it has no config.json");
@@ -34,6 +37,10 @@ void require_model_directory(const std::filesystem::path& directory, const std::
 ModelDescription read_description(const std::filesystem::path& directory,
                                   const std::optional<uint64_t>& random_weights) {
   require_model_directory(directory, random_weights);
+  if (is_gguf_path(directory)) {
+    GgufDescription model = describe_gguf(open_gguf(directory));
+    return {directory, std::move(model.config), std::move(model.generation)};
+  }
   return {directory, read_json_file(directory / "config.json"), read_if_there(directory / "generation_config.json")};
 }
 
