@@ -104,13 +104,6 @@ struct Stated {
   std::optional<std::string> surprise = {};  // for the log
 };
 
-// Returns the directory's name, or "models--owner--name" for a commit in Hugging Face's cache.
-std::string repository_name(const std::filesystem::path& directory) {
-  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
-  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
-  return full.filename().string();
-}
-
 // The family's default is an id of its released vocabulary. An id set by the caller is checked later, with the other
 // decoding options (decoding_checks.h).
 void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated, ModelConfig& config) {
@@ -245,6 +238,16 @@ ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options
     const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
     return stated.row.info(model.config, stated.config, dtype);
   });
+}
+
+std::string repository_name(const std::filesystem::path& directory) {
+  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
+  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
+  return full.filename().string();
+}
+
+ModelConfig stated_config(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] { return read_stated(model, options).config; });
 }
 
 std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options) {

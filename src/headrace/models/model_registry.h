@@ -3,11 +3,13 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/core/log.h"
 #include "headrace/models/model.h"
+#include "headrace/models/model_config.h"
 #include "headrace/ops/op_set.h"
 #include "headrace/weights/model_description.h"
 
@@ -35,6 +37,13 @@ std::vector<std::string_view> architecture_names();
 // Returns what the description alone states about the model, before weights are read: architecture, vocabulary,
 // context, layers, EOS ids, pools, diffusion. Nothing about weights. Errors as load_model.
 ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options);
+
+// Returns the configuration that the description states. Errors as load_model.
+ModelConfig stated_config(const ModelDescription& model, const ModelOptions& options);
+
+// Returns the name of the repository that the directory is a copy of: its own, or "models--owner--name" for a commit in
+// Hugging Face's cache.
+std::string repository_name(const std::filesystem::path& directory);
 
 // Returns the GEMMs of the model on a device, from the description alone (causal_lm_gemms). Errors as load_model.
 std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options);

@@ -250,6 +250,10 @@ std::optional<DType> Checkpoint::float_dtype() const {
   return std::nullopt;
 }
 
+const StoredTensor& Checkpoint::stored(std::string_view name) const {
+  return state_->at(stored_name(state_->rules, name));
+}
+
 Shape Checkpoint::shape_of(std::string_view name) const {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' has no stored shape");
   return state_->at(stored_name(state_->rules, name)).shape;

@@ -18,6 +18,7 @@
 namespace headrace {
 
 class SigbusGuard;
+struct StoredTensor;
 
 struct CheckpointOptions {
   ProgressCallback
@@ -83,6 +84,9 @@ class Checkpoint {
   // The dtype of the first float tensor by name in the first file, as transformers' "auto" reads it. Absent where that
   // file has none, and for random weights. float64 and 8-bit floats are none that headrace computes with.
   std::optional<DType> float_dtype() const;
+
+  // The tensor as its file has it, which lives as long as the checkpoint. Error kModelFile when there is none.
+  const StoredTensor& stored(std::string_view name) const;
 
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;

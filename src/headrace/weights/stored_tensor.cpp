@@ -35,14 +35,27 @@ void reorder_columns(const StoredTensor& stored, std::vector<float>& row) {
   }
 }
 
+float log_of_negative(const StoredTensor& stored, float value) {
+  HR_REQUIRE(value < 0, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", value,
+             ", expected negative numbers");
+  return std::log(-value);
+}
+
 void change_values(const StoredTensor& stored, std::vector<float>& row) {
   for (float& value : row) {
-    if (stored.values == StoredTensor::Values::kMinusOne) value -= 1;
-    if (stored.values != StoredTensor::Values::kLogOfNegative) continue;
-    HR_REQUIRE(value < 0, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", value,
-               ", expected negative numbers");
-    value = std::log(-value);
+    switch (stored.values) {
+      case StoredTensor::Values::kAsStored: return;
+      case StoredTensor::Values::kMinusOne: value -= 1; break;
+      case StoredTensor::Values::kPlusOne: value += 1; break;
+      case StoredTensor::Values::kLogOfNegative: value = log_of_negative(stored, value); break;
+      case StoredTensor::Values::kNegativeExp: value = -std::exp(value); break;
+    }
   }
+}
+
+void require_computable(const StoredTensor& stored) {
+  HR_REQUIRE(stored.dtype || stored.format, ErrorCode::kUnsupported, *stored.file, ": tensor '", printable(stored.name),
+             "' has dtype ", stored.type, ", which is not supported; weights are F32, BF16 or F16");
 }
 
 }  // namespace
@@ -59,9 +72,16 @@ bool is_usable_in_place(const StoredTensor& stored) {
          reinterpret_cast<uintptr_t>(stored.data.data()) % static_cast<uintptr_t>(size_of(*stored.dtype)) == 0;
 }
 
+void read_row(const StoredTensor& stored, int64_t i, std::vector<float>& values) {
+  require_computable(stored);
+  decode_row(stored, i, values);
+  if (stored.format) require_finite_scales(stored, stored.row(i));
+  reorder_columns(stored, values);
+  change_values(stored, values);
+}
+
 Tensor read_tensor(const StoredTensor& stored, int threads) {
-  HR_REQUIRE(stored.dtype || stored.format, ErrorCode::kUnsupported, *stored.file, ": tensor '", printable(stored.name),
-             "' has dtype ", stored.type, ", which is not supported; weights are F32, BF16 or F16");
+  require_computable(stored);
   Tensor copy(stored.dtype.value_or(DType::kBF16), stored.shape);
   const int64_t columns = stored.columns(), size = size_of(copy.dtype());
   auto* const to = static_cast<unsigned char*>(copy.data());
@@ -71,10 +91,7 @@ Tensor read_tensor(const StoredTensor& stored, int threads) {
     unsigned char* const at = to + i * columns * size;
     if (!changes) return static_cast<void>(std::memcpy(at, stored.row(i).data(), static_cast<size_t>(columns * size)));
     std::vector<float> row(static_cast<size_t>(columns));
-    decode_row(stored, i, row);
-    if (stored.format) require_finite_scales(stored, stored.row(i));
-    reorder_columns(stored, row);
-    change_values(stored, row);
+    read_row(stored, i, row);
     for (int64_t c = 0; c < columns; ++c) set_number(at + c * size, copy.dtype(), row[static_cast<size_t>(c)]);
   });
   return copy;

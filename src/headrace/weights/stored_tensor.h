@@ -22,7 +22,7 @@ struct StoredTensor {
   Shape shape;                          // its last dimension is a row of `data`
   std::span<const unsigned char> data;  // read-only, and not always aligned to the element
 
-  // Changes that make the stored values those of Hugging Face's tensor.
+  // Changes that make the stored values those of Hugging Face's tensor, or of GGUF's where a file is written.
   std::vector<int32_t> row_order;     // row i is row row_order[i] of `data`; empty: row i
   std::vector<int32_t> column_order;  // unit i of a row is unit column_order[i] of the row in `data`; empty: unit i
   int32_t column_unit = 1;            // columns of a unit
@@ -30,6 +30,8 @@ struct StoredTensor {
     kAsStored,
     kMinusOne,       // w from 1 + w
     kLogOfNegative,  // A_log from -exp(A_log)
+    kPlusOne,
+    kNegativeExp,  // the inverses
   } values = Values::kAsStored;
 
   int64_t rows() const { return shape.numel() / columns(); }
@@ -47,6 +49,9 @@ bool is_usable_in_place(const StoredTensor& stored);
 // Returns the values in memory of their own: floats in their dtype, blocks as bfloat16. Error kModelFile: a scale of a
 // block, or a value, that is no number; kUnsupported: a type that headrace does not compute with.
 Tensor read_tensor(const StoredTensor& stored, int threads);
+
+// Decodes row `i` to `values`, which has the tensor's columns. Errors as read_tensor().
+void read_row(const StoredTensor& stored, int64_t i, std::vector<float>& values);
 
 // Owns a packed matrix.
 class PackedWeight {
