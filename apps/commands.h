@@ -75,6 +75,13 @@ struct PullFlags {
   std::string model, revision, token;
 };
 int pull_command(const PullFlags& flags, Output output);
+struct QuantizeFlags {
+  std::string model, to, output;  // output: empty for a name beside the model's, in the current directory
+  int threads = 0;                // 0: all cores
+  bool overwrite = false;
+  SigbusGuard* guard = nullptr;  // not owned
+};
+int quantize(const QuantizeFlags& flags, Output output);
 enum class Confirm : unsigned char { kAsk, kAssumed };
 int remove_model(const std::string& model, Confirm confirm, Output output);
 int show_model(const std::string& model, Output output);

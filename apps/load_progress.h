@@ -1,4 +1,4 @@
-// Shows on standard error how many bytes of a large model are loaded.
+// Shows on standard error how many bytes of a large model are loaded, or written.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,7 +16,8 @@ class LoadProgress {
     kBar,    // of a terminal: one line that is written over, and wiped at the end
     kLines,  // a line for each tenth
   };
-  explicit LoadProgress(Style style) : style_(style) {}
+  // `work`: what is done with the bytes.
+  explicit LoadProgress(Style style, std::string_view work = "loading") : style_(style), work_(work) {}
 
   // Returns the text to write: empty while the shown number stays the same. `total` 0: not known beforehand.
   std::string update(int64_t done, int64_t total);
@@ -24,6 +25,7 @@ class LoadProgress {
 
  private:
   Style style_;
+  std::string_view work_;
   int64_t shown_ = -1;  // the last step that was shown
 };
 
