@@ -9,7 +9,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(headrace_isas portable avx2 avx512 avx512bf16 amx)
   set(HEADRACE_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
   set(HEADRACE_ISA_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
-  set(HEADRACE_ISA_FLAGS_avx512bf16 ${HEADRACE_ISA_FLAGS_avx512} -mavx512bf16)
+  set(HEADRACE_ISA_FLAGS_avx512bf16 ${HEADRACE_ISA_FLAGS_avx512} -mavx512bf16 -mavx512vnni)
   set(HEADRACE_ISA_FLAGS_amx ${HEADRACE_ISA_FLAGS_avx512bf16} -mamx-tile -mamx-bf16)
 endif()
 

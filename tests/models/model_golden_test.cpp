@@ -1,6 +1,8 @@
 // Every family's logits against those of transformers, in float32, however the prompt is cut.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
@@ -80,6 +82,26 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
     }
   }
 }
+
+// Files that another program wrote from the golden checkpoints (tests/clients/gguf_checks.py), one for each family.
+class GgufGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(GgufGolden, FilesHaveTheFamilysLogits) {
+  const char* const folder = std::getenv("HEADRACE_GGUF_FILES");
+  if (folder == nullptr) GTEST_SKIP() << "HEADRACE_GGUF_FILES names no folder";
+  const Golden golden = golden_of(GetParam());
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (!set.runs_here()) continue;
+    SCOPED_TRACE(set.ops->name);
+    GoldenRunner runner(std::filesystem::path(folder) / (GetParam() + ".gguf"), *set.ops, DType::kF32);
+    EXPECT_TRUE(all_close(run_all(runner, golden, {20, 1}), golden.logits, float32_tolerance(golden.logits)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GgufGolden,
+                         testing::Values("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5",
+                                         "qwen3_5_moe"),
+                         [](const auto& family) { return family.param; });
 
 // A step of which few rows' logits are wanted, or none, as prompts are; in strict mode the same bits as among all.
 void expect_logits_of_some_rows_as_among_all(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {

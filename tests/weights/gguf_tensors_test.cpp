@@ -55,15 +55,15 @@ class GgufModel {
     for (size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
     floats(name, shape, values);
   }
-  // Rows of one block each; the codes of row i are i + column, its scale is 1.
-  void blocks(const std::string& name, uint64_t rows) {
+  // The codes of block i are i, i + 1, ...; its scale is 1.
+  void blocks(const std::string& name, uint64_t rows, uint64_t per_row = 1) {
     constexpr uint16_t kOne = 0x3c00;
     std::string bytes;
-    for (uint64_t row = 0; row < rows; ++row) {
+    for (uint64_t block = 0; block < rows * per_row; ++block) {
       bytes += le(kOne);
-      for (uint64_t column = 0; column < 32; ++column) bytes += static_cast<char>(row + column);
+      for (uint64_t column = 0; column < 32; ++column) bytes += static_cast<char>(block + column);
     }
-    add(name, {rows, 32}, kStoredQ8_0, bytes);
+    add(name, {rows, 32 * per_row}, kStoredQ8_0, bytes);
   }
   std::filesystem::path write(const TempDir& dir) const {
     write_file(dir / "model.gguf", file_.bytes());
@@ -275,20 +275,20 @@ TEST(GgufTensors, QuantisedRowsArePacked) {
 TEST(GgufTensors, ColumnsThatMoveAreReadFromTheirPlaces) {
   GgufModel model("qwen35");
   model.key("ssm.time_step_rank", 8), model.key("ssm.group_count", 2);
-  model.key("ssm.state_size", 4), model.key("ssm.inner_size", 32);
-  model.blocks("blk.0.ssm_out.weight", 2);
+  model.key("ssm.state_size", 32), model.key("ssm.inner_size", 256);
+  model.blocks("blk.0.ssm_out.weight", 2, 8);
   const TempDir dir;
   Checkpoint checkpoint = Checkpoint::open(model.write(dir));
-  const WeightView weight = checkpoint.weight(kGdn + "out_proj.weight", {2, 32});
+  const WeightView weight = checkpoint.weight(kGdn + "out_proj.weight", {2, 256});
   ASSERT_NE(weight.packed(), nullptr);
   const PackedMatrix& packed = *weight.packed();
-  ASSERT_EQ(packed.column_unit, 4);
+  ASSERT_EQ(packed.column_unit, 32);
   EXPECT_EQ(std::vector<int32_t>(packed.column_order, packed.column_order + 8),
             (std::vector<int32_t>{0, 4, 1, 5, 2, 6, 3, 7}));
-  const TensorView floats = checkpoint.tensor(kGdn + "out_proj.weight", {2, 32});
-  for (int64_t i = 0; i < 32; ++i) {
-    const int64_t head = i / 4, in_file = head % 4 * 2 + head / 4;
-    EXPECT_EQ(element_as_double(floats, i), static_cast<double>(in_file * 4 + i % 4));
+  const TensorView floats = checkpoint.tensor(kGdn + "out_proj.weight", {2, 256});
+  for (int64_t i = 0; i < 256; ++i) {
+    const int64_t head = i / 32, in_file = head % 4 * 2 + head / 4;
+    EXPECT_EQ(element_as_double(floats, i), static_cast<double>(in_file + i % 32));
   }
 }
 

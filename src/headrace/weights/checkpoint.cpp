@@ -104,7 +104,7 @@ struct Checkpoint::State {
     }
   }
   bool packs(const std::string& name) const {
-    return runtime->device().type == DeviceType::kCPU && at(name).format && !(adapter && adapter->adapts(name));
+    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !(adapter && adapter->adapts(name));
   }
   // Counts the tensor as used. Errors as tensor().
   const StoredTensor& use(const std::string& name, const Shape& expected) {

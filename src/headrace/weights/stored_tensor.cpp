@@ -97,6 +97,11 @@ Tensor read_tensor(const StoredTensor& stored, int threads) {
   return copy;
 }
 
+bool is_packable(const StoredTensor& stored) {
+  const bool whole_groups = stored.column_order.empty() || stored.column_unit % kGroupColumns == 0;
+  return stored.format && stored.shape.rank() == 2 && whole_groups;
+}
+
 PackedWeight::PackedWeight(PackedMatrix shape, std::vector<int32_t> column_order)
     : memory_(DType::kU8, {packed_bytes(shape.format, shape.out, shape.in)}),
       column_order_(std::move(column_order)),
@@ -130,9 +135,11 @@ std::span<const unsigned char> rows_of(const StoredTensor& stored, int64_t begin
 }  // namespace
 
 PackedWeight pack(const StoredTensor& stored, int threads) {
-  constexpr int64_t kRowsPerTask = 8 * kPackedRows;
-  const PackedMatrix shape{
-      .format = *stored.format, .out = stored.rows(), .in = stored.columns(), .column_unit = stored.column_unit};
+  constexpr int64_t kRowsPerTask = 4 * kPackedRows;
+  const PackedMatrix shape{.format = *stored.format,
+                           .out = stored.rows(),
+                           .in = stored.columns(),
+                           .column_unit = stored.column_order.empty() ? 0 : stored.column_unit};
   PackedWeight packed(shape, places(stored.column_order));
   parallel_for(threads, (shape.out + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
     const int64_t begin = task * kRowsPerTask, end = std::min(begin + kRowsPerTask, shape.out);

@@ -45,7 +45,7 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
-bool has_avx512_bf16() { return has_avx512() && cpu_has_avx512_bf16(); }
+bool has_avx512_bf16() { return has_avx512() && cpu_has_avx512_bf16() && __builtin_cpu_supports("avx512vnni"); }
 
 bool has_amx() {
   static const bool granted = has_avx512_bf16() && cpu_has_amx_bf16() && tile_state_granted();

@@ -1,4 +1,5 @@
 #include "headrace/ops/cpu/linear.h"
+#include "headrace/ops/cpu/packed_linear.h"
 #include "headrace/ops/cpu/params.h"
 #include "headrace/ops/cpu/rows.h"
 
@@ -33,6 +34,26 @@ LinearParams params_of(const LinearArgs& a, const OpContext& context) {
           .y_type = float_type(a.y),
           .sums = context.determinism == Determinism::kStrict ? LinearParams::Sums::kOneOrder
                                                               : LinearParams::Sums::kAnyOrder,
+          .threads = context.threads};
+}
+
+PackedLinearParams packed_params_of(const LinearArgs& a, const OpContext& context) {
+  const PackedMatrix& weight = *a.weight.packed();
+  return {.format = weight.format,
+          .weight = weight.data,
+          .x = a.x.data(),
+          .bias = a.bias.data(),
+          .y = a.y.data(),
+          .rows = a.x.dim(0),
+          .in = weight.in,
+          .out = weight.out,
+          .x_stride = a.x.stride(0),
+          .y_stride = a.y.stride(0),
+          .column_order = weight.column_order,
+          .column_unit = weight.column_unit,
+          .x_type = float_type(a.x),
+          .bias_type = float_type(a.bias),
+          .y_type = float_type(a.y),
           .threads = context.threads};
 }
 

@@ -49,11 +49,11 @@ void run_gated_delta_rule(const GatedDeltaRuleArgs& args, const OpContext& conte
   kKernel(params_of(args, context));
 }
 
-template <void (*kKernel)(const LinearParams&)>
+template <void (*kKernel)(const LinearParams&), void (*kPackedKernel)(const PackedLinearParams&)>
 void run_linear(const LinearArgs& args, const OpContext& context) {
   check(args);
   if (args.y.numel() == 0) return;
-  if (args.weight.packed()) return reference::linear(args, context);
+  if (args.weight.packed()) return kPackedKernel(packed_params_of(args, context));
   kKernel(params_of(args, context));
 }
 
@@ -102,7 +102,7 @@ constexpr int32_t kLibraryRowsBesidePairs = 32;  // see linear_pairs.h
                              .paged_attention = run_paged_attention<isa::paged_attention>,    \
                              .causal_conv1d = run_causal_conv1d<isa::causal_conv1d>,          \
                              .gated_delta_rule = run_gated_delta_rule<isa::gated_delta_rule>, \
-                             .linear = run_linear<isa::linear>,                               \
+                             .linear = run_linear<isa::linear, isa::packed_linear>,           \
                              .rms_norm = run_rms_norm<isa::rms_norm>,                         \
                              .rotary_embedding = run_rotary_embedding<isa::rotary_embedding>, \
                              .pointwise = run_pointwise<isa::pointwise>,                      \
@@ -136,18 +136,18 @@ bool always() { return true; }
 // Best first.
 constexpr std::array kSets = {
 #ifdef HR_HAVE_AMX
-    KernelSet{&k_amx, has_amx},
+    KernelSet{&k_amx, has_amx, amx::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX512BF16
-    KernelSet{&k_avx512bf16, has_avx512_bf16},
+    KernelSet{&k_avx512bf16, has_avx512_bf16, avx512bf16::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX512
-    KernelSet{&k_avx512, has_avx512},
+    KernelSet{&k_avx512, has_avx512, avx512::packed_linear},
 #endif
 #ifdef HR_HAVE_AVX2
-    KernelSet{&k_avx2, has_avx2},
+    KernelSet{&k_avx2, has_avx2, avx2::packed_linear},
 #endif
-    KernelSet{&k_portable, always},
+    KernelSet{&k_portable, always, portable::packed_linear},
 };
 
 }  // namespace

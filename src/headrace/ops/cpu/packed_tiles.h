@@ -1,0 +1,178 @@
+// Products of rows of x with a tile of packed weights. For kernel sources only: internal linkage in every variant.
+#pragma once
+#include "headrace/ops/cpu/packed_sums.h"
+#include "headrace/ops/cpu/read_ahead.h"
+
+namespace headrace::cpu {
+namespace {
+
+// Weights of one tile are one stream. A core that prefetches this far ahead of its loads reads at memory's speed.
+constexpr long kBytesAhead = 2048;
+
+[[gnu::always_inline]] inline void read_stream_ahead(const unsigned char* from, int bytes) {
+  for (int at = 0; at < bytes; at += 64) read_ahead(reinterpret_cast<const char*>(from) + kBytesAhead + at);
+}
+
+// Where the codes of blocks are: in the weights, read from memory once, or unpacked in a panel.
+enum class Source { kMemory, kPanel };
+
+template <BlockFormat kFormat, Source kSource, int kRows>
+struct BlockProducts {
+  static constexpr PackedLayout kLayout = packed_layout(kFormat);
+  // Codes of 8 bits need no unpacking.
+  static constexpr bool kPanel = kSource == Source::kPanel && kLayout.code_bits != 8;
+  using X = const XGroup* const (&)[kRows];
+  using Sums = Vec (&)[kRows][kParts];
+
+  [[gnu::always_inline]] static GroupCodes<kFormat, kPanel> group_of(const unsigned char* block,
+                                                                     const unsigned char* panel, int group) {
+    const unsigned char* const packed = block + kLayout.codes + kLayout.group_bytes * group;
+    if constexpr (kSource == Source::kMemory) read_stream_ahead(packed, kLayout.group_bytes);
+    return {.codes = kPanel ? panel : packed, .steps = block + kLayout.steps + 2 * kTileRows * group};
+  }
+
+  // y += products of a block of 32 columns.
+  [[gnu::always_inline]] static void add_small(const unsigned char* block, const unsigned char* panel, X x, Sums y) {
+    Vec sums[kRows][kParts];
+    group_sums(group_of(block, panel, 0), x, sums);
+    for (int part = 0; part < kParts; ++part) {
+      const Vec scale = load_scales(block, part);
+      for (int r = 0; r < kRows; ++r) {
+        y[r][part] = fma(sums[r][part], scale * x[r]->scale, y[r][part]);
+        if constexpr (kLayout.minima != 0)
+          y[r][part] = fma(load_scales(block + kLayout.minima, part), Vec{} + x[r]->scaled_sum, y[r][part]);
+      }
+    }
+  }
+
+  // y += products of a block of 256 columns.
+  [[gnu::always_inline]] static void add_large(const unsigned char* block, const unsigned char* panel, X x, Sums y) {
+    const XGroup* at[kRows];
+    for (int r = 0; r < kRows; ++r) at[r] = x[r];
+    Vec scaled[kRows][kParts] = {}, least[kRows][kParts] = {};
+    for (int group = 0; group < kLayout.block_columns / kGroup; ++group, panel += kPanelBytes) {
+      const auto codes = group_of(block, panel, group);
+      Vec sums[kRows][kParts];
+      group_sums(codes, at, sums);
+      for (int part = 0; part < kParts; ++part) {
+        for (int r = 0; r < kRows; ++r) {
+          scaled[r][part] = fma(sums[r][part], Vec{} + at[r]->scale, scaled[r][part]);
+          if constexpr (kLayout.minima != 0) {
+            const Vec step = to_float(load_steps<kFormat>(codes.steps + kTileRows, part));
+            least[r][part] = fma(step, Vec{} + at[r]->scaled_sum, least[r][part]);
+          }
+        }
+      }
+      for (int r = 0; r < kRows; ++r) ++at[r];
+    }
+    for (int part = 0; part < kParts; ++part) {
+      for (int r = 0; r < kRows; ++r) {
+        y[r][part] = fma(load_scales(block, part), scaled[r][part], y[r][part]);
+        if constexpr (kLayout.minima != 0)
+          y[r][part] = fma(-load_scales(block + kLayout.minima, part), least[r][part], y[r][part]);
+      }
+    }
+  }
+
+  // sums[kRows, kTileRows] += products of `blocks` blocks. x: the rows' groups at the first block.
+  static void add(const unsigned char* block, const unsigned char* panel, long blocks, const XGroup* const (&x)[kRows],
+                  float* const (&sums)[kRows]) {
+    const XGroup* at[kRows];
+    Vec y[kRows][kParts];
+    for (int r = 0; r < kRows; ++r) {
+      at[r] = x[r];
+      for (int part = 0; part < kParts; ++part) y[r][part] = load(sums[r] + kLanes * part);
+    }
+    constexpr int kGroups = kLayout.block_columns / kGroup;
+    for (; blocks > 0; --blocks, block += kLayout.block_bytes, panel += kGroups * kPanelBytes) {
+      if constexpr (kGroups == 1) {
+        add_small(block, panel, at, y);
+      } else {
+        add_large(block, panel, at, y);
+      }
+      for (int r = 0; r < kRows; ++r) at[r] += kGroups;
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int part = 0; part < kParts; ++part) store(sums[r] + kLanes * part, y[r][part]);
+    }
+  }
+};
+
+// Rows of x that read weights from memory together: each vector is unpacked once for all of them.
+constexpr int kFewRows = 4;
+#ifdef __AVX512F__
+constexpr int kPanelRows = 8;  // of x by a panel of weights; sums of all of them fit the registers
+#else
+constexpr int kPanelRows = 4;
+#endif
+
+// Adds products of `rows` rows of x, `x_stride` groups apart, by kRows at once, or fewer if that many suffice. Rows
+// that are missing repeat the last one; their sums go to sums[rows].
+template <BlockFormat kFormat, Source kSource, int kRows>
+void add_rows(const unsigned char* block, const unsigned char* panel, long blocks, long rows, const XGroup* x,
+              long x_stride, float* sums) {
+  if constexpr (kRows > 1) {
+    if (rows <= kRows / 2) return add_rows<kFormat, kSource, kRows / 2>(block, panel, blocks, rows, x, x_stride, sums);
+  }
+  const XGroup* xs[kRows];
+  float* to[kRows];
+  for (long row = 0; row < rows; row += kRows) {
+    for (int r = 0; r < kRows; ++r) {
+      const bool is_there = row + r < rows;
+      xs[r] = x + (is_there ? row + r : rows - 1) * x_stride;
+      to[r] = sums + (is_there ? row + r : rows) * kTileRows;
+    }
+    BlockProducts<kFormat, kSource, kRows>::add(block, panel, blocks, xs, to);
+  }
+}
+
+constexpr long kPanelGroups = 8;  // unpacked at once: 4 KB
+constexpr long kMostRows = 64;    // of x that use a panel one after another
+// Scratch of a task: a panel, and sums of the rows and of one more.
+constexpr long kPanelFloats = kPanelGroups * kPanelBytes / 4, kTaskFloats = kPanelFloats + (kMostRows + 1) * kTileRows;
+
+template <BlockFormat kFormat>
+void add_by_panels(const unsigned char* tile, long rows, const XGroup* x, long groups, float* scratch) {
+  constexpr PackedLayout kLayout = packed_layout(kFormat);
+  constexpr long kGroups = kLayout.block_columns / kGroup, kBlocks = kPanelGroups / kGroups;
+  auto* const panel = reinterpret_cast<unsigned char*>(scratch);
+  for (long group = 0; group < groups; group += kPanelGroups, tile += kBlocks * kLayout.block_bytes) {
+    const long blocks = (groups - group < kPanelGroups ? groups - group : kPanelGroups) / kGroups;
+    for (long i = 0; i < blocks * kGroups && kLayout.code_bits != 8; ++i) {
+      unpack_codes<kFormat>(
+          tile + i / kGroups * kLayout.block_bytes + kLayout.codes + i % kGroups * kLayout.group_bytes,
+          panel + i * kPanelBytes);
+    }
+    add_rows<kFormat, Source::kPanel, kPanelRows>(tile, panel, blocks, rows, x + group, groups, scratch + kPanelFloats);
+  }
+}
+
+inline void write_tile(const PackedLinearParams& p, long row, long rows, long out, float* sums) {
+  const long outs = p.out - out < kTileRows ? p.out - out : kTileRows;
+  for (long r = row; r < row + rows; ++r, sums += kTileRows) {
+    if (p.bias != nullptr) {
+      for (long o = 0; o < outs; ++o) sums[o] += load_float(p.bias, out + o, p.bias_type);
+    }
+    // Scalar conversions: the vector one of AVX512BF16 drops subnormal values.
+    for (long o = 0; o < outs; ++o) store_float(p.y, r * p.y_stride + out + o, p.y_type, sums[o]);
+  }
+}
+
+// Rows [row, row + rows) of y in the columns of tile `tile`. x: the row's first group.
+template <BlockFormat kFormat>
+void multiply_tile(const PackedLinearParams& p, long tile, long row, long rows, const XGroup* x, float* scratch) {
+  constexpr PackedLayout kLayout = packed_layout(kFormat);
+  const long blocks = p.in / kLayout.block_columns;
+  const unsigned char* const weights = p.weight + tile * blocks * kLayout.block_bytes;
+  float* const sums = scratch + kPanelFloats;
+  for (long i = 0; i < rows * kTileRows; i += kLanes) store(sums + i, Vec{});
+  if (rows <= kFewRows) {
+    add_rows<kFormat, Source::kMemory, kFewRows>(weights, nullptr, blocks, rows, x, groups_of(p), sums);
+  } else {
+    add_by_panels<kFormat>(weights, rows, x, groups_of(p), scratch);
+  }
+  write_tile(p, row, rows, tile * kTileRows, sums);
+}
+
+}  // namespace
+}  // namespace headrace::cpu
