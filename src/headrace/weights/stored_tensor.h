@@ -50,13 +50,11 @@ bool is_usable_in_place(const StoredTensor& stored);
 // block, or a value, that is no number; kUnsupported: a type that headrace does not compute with.
 Tensor read_tensor(const StoredTensor& stored, int threads);
 
-<<<<<<< HEAD
 // Decodes row `i` to `values`, which has the tensor's columns. Errors as read_tensor().
 void read_row(const StoredTensor& stored, int64_t i, std::vector<float>& values);
-=======
+
 // Returns true for a matrix of quantised rows whose columns, if they move, move by whole groups.
 bool is_packable(const StoredTensor& stored);
->>>>>>> gguf
 
 // Owns a packed matrix.
 class PackedWeight {
