@@ -55,8 +55,8 @@ void require_writable(const fs::path& file, const QuantizeFlags& flags) {
 
 // An interrupt stops the work at the next piece, and what was written is removed.
 void write_with_progress(const ModelDescription& model, const fs::path& file, const QuantizeFlags& flags) {
-  using Style = LoadProgress::Style;
-  LoadProgress progress(isatty(STDERR_FILENO) != 0 ? Style::kBar : Style::kLines, "quantising");
+  LoadProgress progress(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines,
+                        "quantising");
   const ScopeEnd ended([&progress] { write_err(progress.finish()); });
   finish_when_interrupted();
   write_gguf(model, file,

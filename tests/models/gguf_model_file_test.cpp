@@ -9,19 +9,17 @@
 
 #include "headrace/gguf/gguf_file.h"
 #include "headrace/models/model_registry.h"
-#include "headrace/text/known_patterns.h"
 #include "headrace/text/tokenizer.h"
 #include "headrace/weights/checkpoint.h"
+#include "models/model_with_tokenizer.h"
 #include "support/refusal.h"
 #include "support/safetensors_writer.h"
-#include "support/source_tree.h"
-#include "text/tiny_tokenizer.h"
 
 namespace headrace {
 namespace {
 
+using test::make_model;
 using test::TempDir;
-using testing_support::golden_folder;
 using testing_support::refusal_of;
 
 const std::vector<std::string> kGgufFamilies = {"llama",
@@ -33,20 +31,6 @@ const std::vector<std::string> kGgufFamilies = {"llama",
                                                 "qwen3_5_moe",
                                                 "qwen3_5_released",
                                                 "qwen3_5_moe_released"};
-
-// A golden checkpoint with a tokenizer.
-void make_model(const TempDir& dir, const std::string& family) {
-  for (const char* name : {"config.json", "model.safetensors"}) {
-    std::filesystem::copy_file(golden_folder(family) / name, dir / name);
-  }
-  const TinyTokenizer tokenizer{.added_tokens = {{261, "<|end|>", "special"}}, .normalizer = R"({"type":"NFC"})"};
-  std::string json = tokenizer.json();
-  const std::string own = R"(" ?\\p{L}+| ?[^\\s\\p{L}]+|\\s+")";
-  json.replace(json.find(own), own.size(), json_string(kQwen2Pattern));
-  test::write_file(dir / "tokenizer.json", json);
-  test::write_file(dir / "chat_template.jinja", "{{ messages[0].content }}");
-  test::write_file(dir / "generation_config.json", R"({"eos_token_id": [261, 2], "temperature": 0.5, "top_k": 7})");
-}
 
 std::filesystem::path written(const TempDir& dir, const GgufTarget& target) {
   std::filesystem::path file = dir / "model.gguf";

@@ -14,6 +14,7 @@
 #include "headrace/text/tokenizer_file.h"
 #include "headrace/weights/checkpoint_files.h"
 #include "headrace/weights/gguf_tensors.h"
+#include "headrace/weights/weight_scope.h"
 
 namespace headrace {
 namespace {
@@ -131,15 +132,16 @@ void write_from_directory(const ModelDescription& model, const std::filesystem::
   if (model.generation_config() != nullptr) add_sampling(*model.generation_config(), contents.keys);
   add_tokens(model, config, contents.keys);
   refuse_quantised_config(model.config);
-  const Checkpoint checkpoint =
+  Checkpoint checkpoint =
       Checkpoint::open(model.directory, {.threads = options.threads, .guard = options.guard, .log = options.log});
-  const auto head = config.tied_head ? QuantModel::Head::kIsEmbedding : QuantModel::Head::kOwn;
-  std::vector<GgufExport> tensors = gguf_exports(checkpoint, gguf_sizes_of(config), head);
+  const QuantModel facts = quant_model_of(config);
+  if (config.tied_head) check_tied_head(find_text_weights(checkpoint), {config.vocab, config.hidden});
+  std::vector<GgufExport> tensors = gguf_exports(checkpoint, gguf_sizes_of(config), facts.head);
   if (std::vector<float> divisors = gguf_rope_divisors(config); !divisors.empty()) {
     const auto count = static_cast<int64_t>(divisors.size());
     tensors.push_back({.name = "rope_freqs.weight", .shape = {count}, .parts = {}, .made = std::move(divisors)});
   }
-  write_file(tensors, std::move(contents), {.num_layers = config.num_layers, .head = head}, file, options);
+  write_file(tensors, std::move(contents), facts, file, options);
 }
 
 // --- From a GGUF file ---
@@ -197,11 +199,9 @@ std::vector<GgufExport> copied_tensors(const std::vector<GgufFile>& files) {
 }
 
 void write_from_gguf(const ModelDescription& model, const std::filesystem::path& file, const GgufFileOptions& options) {
-  const ModelConfig config = stated_config(model, {.log = options.log});
   const std::vector<GgufFile> files = open_gguf(model.directory, options.guard);
-  const auto head = config.tied_head ? QuantModel::Head::kIsEmbedding : QuantModel::Head::kOwn;
   write_file(copied_tensors(files), {.keys = copied_keys(files.front().header(), options.target), .tensors = {}},
-             {.num_layers = config.num_layers, .head = head}, file, options);
+             quant_model_of(stated_config(model, {.log = options.log})), file, options);
 }
 
 }  // namespace

@@ -159,6 +159,9 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
 
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
   const auto [row, config, surprise] = read_stated(model, options);
+  const bool is_on_cpu = options.runtime == nullptr || options.runtime->device().type == DeviceType::kCPU;
+  HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported, "weights are quantised at load on a CPU alone, not on ",
+             to_string(options.runtime->device()));
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
   Checkpoint checkpoint = checkpoint_of(model, options);
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
@@ -169,6 +172,7 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
+  if (options.quantize) checkpoint.quantize(*options.quantize, quant_model_of(config));
   checkpoint.place_on(*context.runtime);
   MemoryNeed need{.what = str("loading the weights in ", model.directory.string()),
                   .advice = "another device (--device)"};

@@ -12,6 +12,7 @@
 #include "headrace/models/model_config.h"
 #include "headrace/ops/op_set.h"
 #include "headrace/weights/model_description.h"
+#include "headrace/weights/quant_preset.h"
 
 namespace headrace {
 
@@ -27,6 +28,7 @@ struct ModelOptions {
   DeviceRuntime* runtime = nullptr;              // device of the model and of `ops`; not owned; null: the CPU's
   std::optional<uint64_t> random_weights;        // a seed: only config.json is read
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
+  std::optional<QuantPreset> quantize;           // weights of floats become blocks at load; on a CPU
   ProgressCallback progress;
   LogCallback log;
   SigbusGuard* guard = nullptr;  // not owned

@@ -24,15 +24,6 @@ void require_shape(const StoredTensor& stored, bool holds, std::string_view expe
              stored.shape, ", expected ", expected);
 }
 
-// Rows [first, first + count) of a tensor, as a matrix.
-StoredTensor rows_of(const StoredTensor& stored, int64_t first, int64_t count) {
-  StoredTensor part = stored;
-  const auto bytes = static_cast<size_t>(stored.row_bytes());
-  part.shape = {count, stored.columns()};
-  part.data = stored.data.subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(count) * bytes);
-  return part;
-}
-
 // One layer's tensors on their way into the file.
 class LayerExport {
  public:
@@ -189,7 +180,7 @@ class LayerExport {
     for (int64_t part = 0; part < 2; ++part) {
       for (int64_t e = 0; e < stored.shape[0]; ++e) {
         add_expert(part == 0 ? "ffn_gate_exps.weight" : "ffn_up_exps.weight",
-                   rows_of(stored, (2 * e + part) * rows, rows));
+                   matrix_of_rows(stored, (2 * e + part) * rows, rows));
       }
     }
   }
@@ -295,17 +286,13 @@ std::pair<const StoredTensor*, int64_t> row_at(const GgufExport& tensor, int64_t
   return {&tensor.parts[static_cast<size_t>(i / rows)], i % rows};
 }
 
+// Wide types hold any finite number.
 void require_holds(const StoredTensor& stored, const GgufType& type, const std::vector<float>& row) {
   const bool is_wide = type.dtype == DType::kF32 || type.dtype == DType::kBF16;
-  std::optional<float> refused;
-  if (is_wide) {
-    const auto bad = std::ranges::find_if(row, [](float value) { return !std::isfinite(value); });
-    if (bad != row.end()) refused = *bad;
-  } else {
-    refused = unquantizable(row);
-  }
-  HR_REQUIRE(!refused, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", *refused,
-             ", which ", type.name, " cannot");
+  if (!is_wide) return require_quantizable(stored, row, type.name);
+  const auto bad = std::ranges::find_if(row, [](float value) { return !std::isfinite(value); });
+  HR_REQUIRE(bad == row.end(), ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ",
+             *bad, ", expected finite numbers");
 }
 
 void encode_row(const std::vector<float>& row, const GgufType& type, std::span<unsigned char> bytes) {

@@ -77,10 +77,7 @@ class Import {
   }
   // Rows [first, first + count) as a matrix of their own.
   void add_slice(std::string name, int64_t first, int64_t count) {
-    StoredTensor& part = add(std::move(name));
-    const auto bytes = static_cast<size_t>(whole_.row_bytes());
-    part.shape = {count, columns()};
-    part.data = whole_.data.subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(count) * bytes);
+    out_.emplace_back(std::move(name), matrix_of_rows(whole_, first, count));
   }
 
  private:

@@ -43,6 +43,9 @@ struct StoredTensor {
   }
 };
 
+// Returns rows [first, first + count) of a tensor whose rows have the order of its data, as a matrix.
+StoredTensor matrix_of_rows(const StoredTensor& stored, int64_t first, int64_t count);
+
 // Returns true if `data` can be used as they are: aligned floats without a change.
 bool is_usable_in_place(const StoredTensor& stored);
 
@@ -71,5 +74,13 @@ class PackedWeight {
 
 // Packs a matrix of quantised rows. Error kModelFile: a scale of a block is no finite number.
 PackedWeight pack(const StoredTensor& stored, int threads);
+
+// Quantises the rows of a matrix of floats and packs them. Error kModelFile, naming file and tensor: a value that the
+// format cannot hold.
+PackedWeight quantize_and_pack(const StoredTensor& stored, BlockFormat format, int threads);
+
+// Error kModelFile, naming file and tensor, for a value of its row that is no finite number or that blocks and float16
+// cannot hold. `type`: of the form to be written.
+void require_quantizable(const StoredTensor& stored, std::span<const float> row, std::string_view type);
 
 }  // namespace headrace
