@@ -203,7 +203,7 @@ Grid best_grid(const Block8::Group& group, float most) {
   }
   best.scale = span / most;
   float lowest = std::numeric_limits<float>::infinity();
-  for (int step = -12; step <= 8; ++step) {
+  for (int step = -12; step <= 8; step += 4) {
     FitSums sums = fit_sums(group, (most + 0.1F * static_cast<float>(step)) / span, least, most);
     sums.w = sum(w), sums.x = sum(x), sums.xx = sum(xx);
     const Grid grid = sums.best();
@@ -301,7 +301,7 @@ float best_scale(const Block16::Group& group) {
   const float extreme = group.largest > -group.least ? group.largest : group.least;
   if (extreme == 0) return 0;
   float best = 0, most_explained = 0;
-  for (int step = -9; step <= 9; ++step) {
+  for (int step = -9; step <= 9; step += 3) {
     const float inverse = -(kHalf6Bits + 0.1F * static_cast<float>(step)) / extreme;
     Lanes qq{}, xq{};
     for (size_t v = 0; v < Block16::kVectors; ++v) {
