@@ -211,7 +211,7 @@ TEST(GgufModelFile, AValueThatIsNoNumberIsRefusedWithItsTensor) {
   for (const GgufTarget& target : {GgufTarget(DType::kBF16), GgufTarget(QuantPreset::kQ6_K)}) {
     const auto refusal = refusal_of([&] { written(dir, target); });
     EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
-    EXPECT_NE(refusal.sentence.find("holds nan, which"), std::string::npos) << refusal.sentence;
+    EXPECT_NE(refusal.sentence.find("holds nan, "), std::string::npos) << refusal.sentence;
     EXPECT_FALSE(std::filesystem::exists(dir / "model.gguf"));
   }
 }
