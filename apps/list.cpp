@@ -11,6 +11,7 @@
 #include "headrace/core/file_exists.h"
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/hub/hub_cache.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/json_string.h"
@@ -44,14 +45,17 @@ bool is_weights(const fs::path& file) {
   return kind == ".safetensors" || kind == ".gguf" || kind == ".bin" || kind == ".pt" || kind == ".pth";
 }
 
+int64_t file_bytes(const fs::path& file) {
+  std::error_code unknown;  // a link into blobs that were removed
+  const auto size = fs::file_size(file, unknown);
+  return unknown ? 0 : static_cast<int64_t>(size);
+}
+
 int64_t weight_bytes(const fs::path& directory) {
   int64_t bytes = 0;
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    if (!is_weights(entry->path())) continue;
-    std::error_code unknown;  // a link into blobs that were removed
-    const auto size = fs::file_size(entry->path(), unknown);
-    if (!unknown) bytes += static_cast<int64_t>(size);
+    if (is_weights(entry->path())) bytes += file_bytes(entry->path());
   }
   return bytes;
 }
@@ -62,7 +66,7 @@ ListedModel listed(std::string name, const fs::path& directory, std::string plac
   try {
     const ModelDescription description = read_description(directory, /*random_weights=*/0);  // of any format
     model.architecture = named_architecture(description.config);
-    refuse_other_formats(directory);
+    if (!is_gguf_path(directory)) refuse_other_formats(directory);
     stated_info(description, {});
     model.runs = true;
   } catch (const Error&) {  // "not supported" in the table; `headrace generate` says why
@@ -70,12 +74,26 @@ ListedModel listed(std::string name, const fs::path& directory, std::string plac
   return model;
 }
 
+// A snapshot may hold a model in safetensors, and files in GGUF.
+void add_snapshot(const HubModel& snapshot, std::vector<ListedModel>& models) {
+  const std::vector<GgufChoice> choices = gguf_choices_in(snapshot.directory);
+  const bool is_model = choices.empty() || file_exists(snapshot.directory / "config.json");
+  if (is_model) models.push_back(listed(snapshot.name, snapshot.directory, "cache"));
+  for (const GgufChoice& choice : choices) {
+    HubName name = parse_hub_name(snapshot.name).value_or(HubName());
+    name.gguf = gguf_tag(choices, choice);
+    models.push_back(listed(text_of(name), snapshot.directory / choice.names.front(), "cache"));
+    models.back().bytes = 0;
+    for (const std::string& part : choice.names) models.back().bytes += file_bytes(snapshot.directory / part);
+  }
+}
+
 std::vector<ListedModel> all_models() {
   std::vector<ListedModel> models;
   for (const BundledModel& model : bundled_models()) models.push_back(listed(model.name, model.directory, "bundled"));
   const fs::path cache = hub_cache();
   if (cache.empty()) return models;
-  for (const HubModel& model : hub_models(cache)) models.push_back(listed(model.name, model.directory, "cache"));
+  for (const HubModel& model : hub_models(cache)) add_snapshot(model, models);
   return models;
 }
 

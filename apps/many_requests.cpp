@@ -4,6 +4,8 @@
 #include <limits>
 
 #include "headrace/core/host_memory.h"
+#include "headrace/gguf/gguf_file.h"
+#include "headrace/hub/gguf_choice.h"
 #include "headrace/ops/cuda_module.h"
 #include "headrace/ops/device_registry.h"
 #include "model_need.h"
@@ -46,6 +48,7 @@ void add_many_requests_flags(CLI::App& command, ManyRequestsFlags& f) {
 std::vector<std::string> model_names(const ManyRequestsFlags& flags, const ModelFlags& model,
                                      const fs::path& directory) {
   if (!flags.served_names.empty()) return flags.served_names;
+  if (is_gguf_path(directory)) return {std::string(gguf_stem(directory.filename().string())), model.model};
   std::string given = model.model.empty() ? directory.filename().string() : model.model;
   while (given.size() > 1 && given.ends_with('/')) given.pop_back();
   const std::string last = fs::path(given).filename();

@@ -52,7 +52,7 @@ std::optional<HubName> downloadable(const std::string& given) {
 // "a/b: no such model directory, nor is it in the cache"
 std::string not_here(const std::string& given) {
   const fs::path cache = hub_cache();
-  return str(given, ": no such model directory",
+  return str(given, given.ends_with(".gguf") ? ": no such file" : ": no such model directory",
              cache.empty() ? std::string(", and without HOME no cache of models to look in")
                            : ", nor is it in " + cache.string());
 }
@@ -65,8 +65,6 @@ Error no_model(const std::string& given) {
   std::string advice;
   if (guess) {
     advice = str("; did you mean '", *guess, "'?");
-  } else if (given.find("gguf") != given.npos || given.find("GGUF") != given.npos) {
-    advice = "; GGUF files cannot run yet, only headrace show reads them";
   } else if (given.find('/') == given.npos) {
     advice = "; headrace list names the models that are here, and one on a hub is ORG/NAME";
   }
@@ -126,9 +124,8 @@ std::optional<fs::path> find_model(const std::string& given) {
   if (auto bundled = bundled_model(given)) return bundled;
   const fs::path cache = hub_cache();
   if (cache.empty()) return std::nullopt;
-  const size_t at = given.find('@');
-  if (at == std::string::npos) return hub_snapshot(cache, given);
-  return hub_snapshot(cache, given.substr(0, at), given.substr(at + 1));
+  const auto name = parse_hub_name(given);
+  return name ? hub_model(cache, *name) : std::nullopt;
 }
 
 fs::path model_directory(const std::string& given, const std::string& demo, Network network) {

@@ -1,4 +1,4 @@
-// Finds a model's directory.
+// Finds a model's directory or GGUF file.
 #pragma once
 #include <filesystem>
 #include <optional>
@@ -20,16 +20,15 @@ std::vector<BundledModel> bundled_models();
 void refuse_bundled(const std::string& name, std::string_view sentence);
 
 // The directory of the model that `given` names: a directory (of a model, or a repository's folder in Hugging Face's
-// cache), a bundled model, or what the cache holds under that name, "NAME@REVISION" too. Nothing where it names none;
-// Error kModelFile as hub_snapshot.
+// cache), a bundled model, or what the cache holds under that name, "NAME@REVISION" too; or a GGUF file, by its path or
+// as "NAME:Q4_K_M". Nothing where it names none; Error kModelFile as hub_model.
 std::optional<std::filesystem::path> find_model(const std::string& given);
 
 // Downloads what is not here, or refuses to.
 enum class Network : unsigned char { kUsed, kOffline };
 
-// Returns that directory, or the bundled model `demo` if `given` is empty. A model that is not here and has a hub's
-// name
-// ("ORG/NAME", "ORG/NAME@REVISION") is downloaded first, which standard error says, unless ORG is a folder here. Throws
+// Returns that path, or the bundled model `demo` if `given` is empty. A model that is not here and has a hub's
+// name (parse_hub_name) is downloaded first, which standard error says, unless ORG is a folder here. Throws
 // kModelFile if there is no such model; errors of the download as pull_model.
 std::filesystem::path model_directory(const std::string& given, const std::string& demo = "fairy-hybrid",
                                       Network network = Network::kUsed);

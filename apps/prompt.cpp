@@ -11,6 +11,7 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/text/utf8.h"
 #include "headrace/weights/config_file.h"
 #include "input.h"
@@ -69,6 +70,7 @@ ChatPrompt as_chat(std::string_view message, const std::filesystem::path& direct
 }
 
 bool has_chat_template(const std::filesystem::path& directory) {
+  if (is_gguf_path(directory)) return open_first_gguf(directory).header().has("tokenizer.chat_template");
   if (file_exists(directory / "chat_template.jinja") || file_exists(directory / "chat_template.json")) return true;
   const std::filesystem::path config = directory / "tokenizer_config.json";
   if (!file_exists(config)) return false;

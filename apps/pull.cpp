@@ -13,9 +13,10 @@ namespace headrace::app {
 int pull_command(const PullFlags& flags, Output output) {
   refuse_bundled(flags.model, "there is nothing to download");
   const auto name = parse_hub_name(flags.revision.empty() ? flags.model : flags.model + "@" + flags.revision);
-  HR_REQUIRE(name, ErrorCode::kInvalidArgument, "'", printable(flags.model), "'",
-             flags.revision.empty() ? "" : " with the revision '" + printable(flags.revision) + "'",
-             " is no name of a model on a hub, expected ORG/NAME or ORG/NAME@REVISION");
+  HR_REQUIRE(
+      name, ErrorCode::kInvalidArgument, "'", printable(flags.model), "'",
+      flags.revision.empty() ? "" : " with the revision '" + printable(flags.revision) + "'",
+      " is no name of a model on a hub, expected ORG/NAME, ORG/NAME@REVISION, or ORG/NAME:Q4_K_M for a file in GGUF");
   using Events = PullWish::Events;
   const bool json = output == Output::kJson;
   const auto directory =

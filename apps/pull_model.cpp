@@ -21,12 +21,8 @@ namespace {
 constexpr const char* kKept = "headrace: stopped; what came is kept, and the same command continues\n";
 constexpr const char* kKeptBehindBar = "\r\033[Kheadrace: stopped; what came is kept, and the same command continues\n";
 
-std::string title_of(const HubName& name) {
-  return name.revision == "main" ? name.repository : name.repository + "@" + name.revision;
-}
-
 std::string plan_text(const PullPlan& plan, const HubSettings& settings) {
-  const std::string size = human_bytes(plan.bytes), title = title_of(plan.name);
+  const std::string size = human_bytes(plan.bytes), title = text_of(plan.name);
   if (plan.missing_bytes == 0) return fmt::format("{}: all {} are here\n", title, size);
   const std::string rest = plan.missing_bytes < plan.bytes
                                ? fmt::format("the missing {} of {}", human_bytes(plan.missing_bytes), size)
@@ -38,8 +34,8 @@ std::string plan_json(const PullPlan& plan) {
   return fmt::format(R"({{"event": "plan", "model": {}, "revision": {}, "commit": "{}", "files": {}, "bytes": {}, )"
                      R"("missing_bytes": {}}})"
                      "\n",
-                     json_string(plan.name.repository), json_string(plan.name.revision), plan.commit, plan.files.size(),
-                     plan.bytes, plan.missing_bytes);
+                     json_string(text_of({.repository = plan.name.repository, .gguf = plan.name.gguf})),
+                     json_string(plan.name.revision), plan.commit, plan.files.size(), plan.bytes, plan.missing_bytes);
 }
 
 std::filesystem::path pull_with_progress(const HubClient& client, const std::filesystem::path& cache,
@@ -73,7 +69,7 @@ PullPlan plan_of(const HubClient& client, const std::filesystem::path& cache, co
 }  // namespace
 
 std::filesystem::path pull_model(const PullWish& wish) {
-  const std::string title = title_of(wish.name);
+  const std::string title = text_of(wish.name);
   HR_REQUIRE(!hub_is_offline(), ErrorCode::kModelFile, title,
              ": is not downloaded, because HF_HUB_OFFLINE is set; headrace list names the models that are here");
   const std::filesystem::path cache = hub_cache();

@@ -14,9 +14,9 @@ struct PullWish {
   enum class Events : unsigned char { kText, kJson } events = Events::kText;  // kJson: on standard output
 };
 
-// Says how large the model is and downloads what is not here yet, with its progress. Returns its directory. An
-// interrupt ends the program at once; what came is kept. Errors as plan_pull and pull; kModelFile where the environment
-// says that the machine is offline, or no folder for models.
+// Says how large the model is and downloads what is not here yet, with its progress. Returns its directory, or its GGUF
+// file. An interrupt ends the program at once; what came is kept. Errors as plan_pull and pull; kModelFile where the
+// environment says that the machine is offline, or no folder for models.
 std::filesystem::path pull_model(const PullWish& wish);
 
 }  // namespace headrace::app

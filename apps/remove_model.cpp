@@ -23,6 +23,8 @@ HubRemoval removal_of(const std::string& model) {
   HR_REQUIRE(name, ErrorCode::kInvalidArgument, "'", printable(model),
              "' is no name of a model in Hugging Face's cache, expected ORG/NAME or ORG/NAME@REVISION; a directory of "
              "your own is yours to remove");
+  HR_REQUIRE(name->gguf.empty(), ErrorCode::kInvalidArgument, printable(model),
+             ": rm removes all that is here of a repository: headrace rm ", name->repository);
   const std::filesystem::path cache = hub_cache();
   const std::optional<std::string> revision =
       model.find('@') == std::string::npos ? std::nullopt : std::optional(name->revision);

@@ -13,6 +13,7 @@
 #include "decoding_flags.h"
 #include "exit_status.h"
 #include "headrace/core/file_exists.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/json_string.h"
 #include "input.h"
@@ -41,8 +42,17 @@ std::optional<std::string> given_message(const GenerateFlags& flags) {
   return piped.empty() ? *message : piped + "\n\n" + *message;
 }
 
-// The bos_token or eos_token of templates; empty where tokenizer_config.json has none.
+std::string token_of_gguf(const std::filesystem::path& path, std::string_view name) {
+  const GgufFile file = open_first_gguf(path);
+  const auto id = file.header().integer(str("tokenizer.ggml.", name, "_id"));
+  const auto* const tokens = file.header().texts("tokenizer.ggml.tokens");
+  const bool is_there = id && tokens != nullptr && *id >= 0 && std::cmp_less(*id, tokens->size());
+  return is_there ? std::string((*tokens)[static_cast<size_t>(*id)]) : "";
+}
+
+// The bos_token or eos_token of templates; empty where tokenizer_config.json, or a GGUF file, has none.
 std::string named_token(const std::filesystem::path& directory, std::string_view name) {
+  if (is_gguf_path(directory)) return token_of_gguf(directory, name);
   const std::filesystem::path file = directory / "tokenizer_config.json";
   if (!file_exists(file)) return "";
   const JsonValue config = read_json_file(file);

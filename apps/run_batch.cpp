@@ -13,6 +13,8 @@
 #include "batch_input.h"
 #include "batch_runner.h"
 #include "exit_status.h"
+#include "headrace/gguf/gguf_file.h"
+#include "headrace/hub/gguf_choice.h"
 #include "headrace/llm/async_llm.h"
 #include "headrace/serve/stable_hash.h"
 #include "headrace/text/json_string.h"
@@ -53,12 +55,17 @@ void check_files(const RunBatchFlags& flags, const std::string& partial) {
 
 // Files decide results by what is in them; their sizes and times stand for it.
 std::string state_of_files(const fs::path& directory) {
-  uint64_t hash = 0;     // of a set: a directory has no order
-  std::error_code none;  // who loads the model says what is wrong with its directory
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, none)) {
+  uint64_t hash = 0;                             // of a set: a directory has no order
+  std::error_code none;                          // who loads the model says what is wrong with its directory
+  const bool is_file = is_gguf_path(directory);  // its parts lie beside it
+  const std::string stem(gguf_stem(directory.filename().string()));
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(is_file ? directory.parent_path() / "" : directory, none)) {
     struct stat about {};
     const std::string extension = entry.path().extension();
-    if ((extension != ".json" && extension != ".safetensors") || stat(entry.path().c_str(), &about) != 0) continue;
+    const bool counts = is_file ? gguf_stem(entry.path().filename().string()) == stem
+                                : extension == ".json" || extension == ".safetensors";
+    if (!counts || stat(entry.path().c_str(), &about) != 0) continue;
     hash +=
         stable_hash(str(entry.path().filename().string(), ':', int64_t{about.st_size}, ':', int64_t{about.st_mtime}));
   }

@@ -9,6 +9,7 @@
 #include "gguf_summary.h"
 #include "headrace/core/human_bytes.h"
 #include "headrace/core/printable.h"
+#include "headrace/gguf/gguf_file.h"
 #include "headrace/hub/hub_name.h"
 #include "headrace/models/model_registry.h"
 #include "headrace/text/json_string.h"
@@ -49,8 +50,7 @@ int64_t bytes_of(const fs::path& directory) {
   return bytes;
 }
 
-ShownModel shown_model(const std::string& model) {
-  const fs::path directory = model_directory(model, "fairy-hybrid", Network::kOffline);
+ShownModel shown_model(const fs::path& directory) {
   const ModelDescription description = read_description(directory);
   ModelSummary summary = model_summary(description, {});
   const std::string activations(name_of(summary.info.dtype));
@@ -141,12 +141,13 @@ std::string shown_json(const std::string& name, const GgufSummary& s) {
 }  // namespace
 
 int show_model(const std::string& model, Output output) {
-  if (model.ends_with(".gguf")) {
-    const GgufSummary summary = gguf_summary(model);
+  const fs::path path = model_directory(model, "fairy-hybrid", Network::kOffline);
+  if (is_gguf_path(path)) {
+    const GgufSummary summary = gguf_summary(path);
     write_out(output == Output::kJson ? shown_json(model, summary) : shown_lines(summary));
     return 0;
   }
-  const ShownModel shown = shown_model(model);
+  const ShownModel shown = shown_model(path);
   write_out(output == Output::kJson ? shown_json(model, shown) : shown_lines(shown));
   return 0;
 }

@@ -358,12 +358,11 @@ check "strategies are separated by commas" 1 "$("$headrace" eval puzzles --help 
 [[ -n "$sanitize" ]] || check "no memory" 4 "$(ulimit -v 400000; status "$headrace" generate -p x -n 2 -c 16777216)"
 mkdir "$work/gguf" "$work/pickle"
 touch "$work/gguf/model-q4.gguf" "$work/pickle/pytorch_model.bin"
-for format in GGUF pickle; do
-  message=$(message "$headrace" generate "$work/${format,,}" -p x)
-  check "$format by name" 1 "$(grep -c "$format weights are not supported" <<<"$message")"
-  check "$format is usage" 2 "$(status "$headrace" generate "$work/${format,,}" -p x)"
+for format in "gguf:name the file, not its directory" "pickle:pickle weights are not supported"; do
+  check "${format%%:*} by name" 1 "$(message "$headrace" generate "$work/${format%%:*}" -p x | grep -c "${format#*:}")"
+  check "${format%%:*} is usage" 2 "$(status "$headrace" generate "$work/${format%%:*}" -p x)"
 done
-check "GGUF file by name" 1 "$(message "$headrace" generate "$work/gguf/model-q4.gguf" -p x | grep -c "GGUF weights are not supported")"
+check "an empty GGUF file" 1 "$(message "$headrace" generate "$work/gguf/model-q4.gguf" -p x | grep -c "model-q4.gguf: is empty")"
 
 # A gigabyte of weights, all holes: how far loading is, in bytes, before the next tensor is found missing.
 header='{"model.embed_tokens.weight":{"dtype":"BF16","shape":[8388608,64],"data_offsets":[0,1073741824]}}'

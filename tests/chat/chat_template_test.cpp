@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "support/gguf_writer.h"
 #include "support/refusal.h"
+#include "support/safetensors_writer.h"
 
 namespace headrace {
 namespace {
@@ -277,6 +279,31 @@ TEST_F(ModelFolder, SpecialTokensAreVariables) {
   write("special_tokens_map.json", R"({"eos_token": "<other>", "pad_token": {"content": "<p>"},
       "additional_special_tokens": ["<x>", {"content": "<y>"}]})");
   EXPECT_EQ(shown_by(), "<b><e><p><i>False['<x>', '<y>']");
+}
+
+// As transformers passes the tokens whose ids a file names.
+TEST_F(ModelFolder, AGgufFileHasTemplatesAndTokens) {
+  using test::gguf_key;
+  path_ /= "m.gguf";
+  test::GgufBytes file{.keys = {gguf_key("tokenizer.ggml.tokens", std::vector<std::string>{"<b>", "<e>", "<p>"}),
+                                gguf_key("tokenizer.ggml.bos_token_id", 0), gguf_key("tokenizer.ggml.eos_token_id", 1),
+                                gguf_key("tokenizer.ggml.padding_token_id", 3)}};
+  test::write_file(path_, file.bytes());
+  EXPECT_EQ(shown_by(), "none");
+  file.keys.push_back(gguf_key("tokenizer.chat_template",
+                               "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ pad_token is defined }}"));
+  file.keys.push_back(gguf_key("tokenizer.chat_template.tool_use", "tools"));
+  test::write_file(path_, file.bytes());
+  EXPECT_EQ(shown_by(), "<b>Hi<e>False");
+  EXPECT_EQ(shown_by("tool_use"), "tools");
+  EXPECT_EQ(shown_by("rag"), "none");
+  file.keys.push_back(gguf_key("tokenizer.chat_template.broken", "\n{% if %}"));
+  file.keys.push_back(gguf_key("tokenizer.chat_template.long", std::string(200'000, 'x')));
+  test::write_file(path_, file.bytes());
+  EXPECT_EQ(refusal_of([&] { shown_by("broken"); }).sentence.find(path_.string() + ": the chat template, line 2"), 0u);
+  EXPECT_EQ(refusal_of([&] { shown_by("long"); }).sentence,
+            path_.string() + ": the chat template has 200000 bytes, expected at most 131072");
+  path_ = path_.parent_path();
 }
 
 TEST_F(ModelFolder, FaultsNameTheFile) {

@@ -40,7 +40,7 @@ TEST(ForeignContent, IsKnownByItsFirstBytes) {
            Row{"\x28\xB5\x2F\xFD...", Kind::kCompressed, "is compressed"},
            Row{"PK\x03\x04...", Kind::kPickle, "pickle weights are not supported; convert them to safetensors files"},
            Row{"\x80\x02}q.", Kind::kPickle, "pickle weights are not supported"},
-           Row{"GGUF\x03\x00"s, Kind::kGguf, "GGUF weights are not supported; supported are safetensors files"},
+           Row{"GGUF\x03\x00"s, Kind::kGguf, "holds a GGUF model, expected another kind of file"},
            Row{"{\"a\": [1, {\"b}\\\"\": 2}, 3", Kind::kHalfJson,
                "ends within its JSON text, after 24 bytes: the download is not complete, or a bracket is missing"},
        }) {

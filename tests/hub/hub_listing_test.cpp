@@ -16,15 +16,17 @@ using testing_support::refusal_of;
 
 const std::string kSomeCommit(40, 'c');
 
-HubListing listing_of(std::initializer_list<const char*> names) {
+HubListing listing_of(const std::vector<std::string>& names) {
   HubListing listing{.commit = kSomeCommit, .files = {}};
-  for (const char* name : names) listing.files.push_back({.name = name, .size = 1, .etag = std::string(64, 'a')});
+  for (const std::string& name : names)
+    listing.files.push_back({.name = name, .size = 1, .etag = std::string(64, 'a')});
   return listing;
 }
 
-std::vector<std::string> needed(std::initializer_list<const char*> names) {
+std::vector<std::string> needed(const std::vector<std::string>& names, const std::string& gguf = "") {
   std::vector<std::string> chosen;
-  for (const HubFile& file : model_files(listing_of(names), "org/a")) chosen.push_back(file.name);
+  for (const HubFile& file : model_files(listing_of(names), {.repository = "org/a", .gguf = gguf}))
+    chosen.push_back(file.name);
   return chosen;
 }
 
@@ -97,8 +99,56 @@ TEST(ModelFiles, SayWhichWeightsAreThereInstead) {
   EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
   EXPECT_EQ(
       refusal.sentence,
-      "org/a: holds no weights in safetensors at its top level, but a-Q4.gguf, b.gguf, c.gguf and 1 more; headrace "
-      "reads no others");
+      "org/a: holds no weights in safetensors at its top level, but the GGUF models a-Q4, b, c, d; org/a:Q4 names "
+      "one of them");
+  EXPECT_EQ(refusal_of([] {
+              needed({"config.json", "a.bin", "b.pt", "c.h5", "d.bin"});
+            }).sentence,
+            "org/a: holds no weights in safetensors at its top level, but a.bin, b.pt, c.h5 and 1 more; headrace reads "
+            "no others");
+}
+
+TEST(ModelFiles, InGgufAreThoseOfOneModel) {
+  const std::vector<std::string> all = {"README.md",
+                                        "a-Q4_K_M.gguf",
+                                        "a-Q4_K.gguf",
+                                        "a-UD-Q4_K_XL.gguf",
+                                        "a-Q4_K_XL.gguf",
+                                        "mmproj-a-F16.gguf",
+                                        "a-F16.gguf",
+                                        "config.json",
+                                        "BF16/a-BF16-00002-of-00002.gguf",
+                                        "BF16/a-BF16-00001-of-00002.gguf",
+                                        "q2/a.gguf",
+                                        "a.IQ1_S.gguf",
+                                        "imatrix.gguf"};
+  EXPECT_EQ(needed(all, "Q4_K_M"), Names{"a-Q4_K_M.gguf"});
+  EXPECT_EQ(needed(all, "q4_k"), Names{"a-Q4_K.gguf"}) << "a whole word, in any case";
+  EXPECT_EQ(needed(all, "UD-Q4_K_XL"), Names{"a-UD-Q4_K_XL.gguf"});
+  EXPECT_EQ(needed(all, "a-Q4_K_XL"), Names{"a-Q4_K_XL.gguf"});
+  EXPECT_EQ(needed(all, "F16"), Names{"a-F16.gguf"}) << "a projector is no model";
+  EXPECT_EQ(needed(all, "iq1_s"), Names{"a.IQ1_S.gguf"});
+  EXPECT_EQ(needed(all, "Q2"), Names{"q2/a.gguf"}) << "by its folder";
+  EXPECT_EQ(needed(all, "BF16"), (Names{"BF16/a-BF16-00001-of-00002.gguf", "BF16/a-BF16-00002-of-00002.gguf"}));
+  EXPECT_EQ(refusal_of([&] { needed(all, "Q4_K_XL"); }).sentence,
+            "org/a: 'Q4_K_XL' may be a-Q4_K_XL, a-UD-Q4_K_XL; name one of them");
+  EXPECT_EQ(refusal_of([&] { needed(all, "Q9"); }).sentence,
+            "org/a: has no GGUF file named 'Q9'; there are a, a-BF16, a-F16, a-Q4_K, a-Q4_K_M, a-Q4_K_XL, "
+            "a-UD-Q4_K_XL, a.IQ1_S");
+  EXPECT_EQ(refusal_of([] { needed({"model.safetensors"}, "Q9"); }).sentence, "org/a: has no GGUF file");
+}
+
+TEST(HubNames, MayNameAModelInGguf) {
+  const auto read = [](std::string_view text) {
+    const auto name = parse_hub_name(text);
+    return name ? name->repository + " " + name->gguf + " " + name->revision : "none";
+  };
+  EXPECT_EQ(read("org/a:Q4_K_M"), "org/a Q4_K_M main");
+  EXPECT_EQ(read("org/a:Q4_K_M@v1"), "org/a Q4_K_M v1");
+  EXPECT_EQ(read("org/a@v1"), "org/a  v1");
+  for (const char* none : {"org/a:", "org/a:../b", "org/a:a/b", "org/a:Q4:Q5", "org/a@v1:Q4"})
+    EXPECT_EQ(read(none), "none") << none;
+  EXPECT_EQ(text_of({.repository = "org/a", .revision = "v1", .gguf = "Q8_0"}), "org/a:Q8_0@v1");
 }
 
 using CertificateBundle = testing_support::FakeRoot;

@@ -97,6 +97,31 @@ TEST_F(Pull, FilesInFoldersLinkThroughThem) {
   expect_all_here();
 }
 
+// Beside a model in safetensors, whose files are not downloaded.
+TEST_F(Pull, BringsOneModelInGguf) {
+  files_["Q8_0/a-Q8_0-00001-of-00002.gguf"] = {content_of(3000), true};
+  files_["Q8_0/a-Q8_0-00002-of-00002.gguf"] = {content_of(2000), true};
+  files_["a-Q4_K_M.gguf"] = {content_of(1000), true};
+  commit_ = hub_.set_repository("org/a", files_);
+  const HubName four{.repository = "org/a", .gguf = "q4_k_m"}, eight{.repository = "org/a", .gguf = "Q8_0"};
+  const fs::path snapshot = root_ / "models--org--a" / "snapshots" / commit_;
+  EXPECT_EQ(pull_with(settings(), four), snapshot / "a-Q4_K_M.gguf");
+  EXPECT_EQ(text_of(snapshot / "a-Q4_K_M.gguf"), content_of(1000));
+  EXPECT_FALSE(fs::exists(snapshot / "config.json"));
+  EXPECT_FALSE(fs::exists(root_ / "models--org--a" / ".no_exist")) << "the repository has a tokenizer.json";
+  EXPECT_EQ(hub_model(root_, four), snapshot / "a-Q4_K_M.gguf");
+  EXPECT_EQ(hub_model(root_, eight), std::nullopt);
+  EXPECT_EQ(pull_with(settings(), eight), snapshot / "Q8_0" / "a-Q8_0-00001-of-00002.gguf");
+  EXPECT_TRUE(fs::exists(snapshot / "Q8_0" / "a-Q8_0-00002-of-00002.gguf"));
+  EXPECT_EQ(hub_model(root_, eight), snapshot / "Q8_0" / "a-Q8_0-00001-of-00002.gguf");
+  const std::vector<GgufChoice> choices = gguf_choices_in(snapshot);
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(gguf_tag(choices, choices[0]), "Q4_K_M");
+  EXPECT_EQ(gguf_tag(choices, choices[1]), "Q8_0");
+  pulled();
+  EXPECT_EQ(hub_model(root_, {"org/a"}), snapshot);
+}
+
 TEST_F(Pull, DownloadsNothingTwice) {
   pulled();
   const auto files = hub_.count("/resolve/");

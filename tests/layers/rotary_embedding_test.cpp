@@ -64,6 +64,18 @@ TEST(RotaryEmbedding, Llama3BlendsBetween) {
   EXPECT_NEAR(frequency(rotary, 1), (1 - s) * 0.1 / 8 + s * 0.1, 1e-7);
 }
 
+// A GGUF file holds what each frequency of Llama 3's scaling is divided by, and not its parameters.
+TEST(RotaryEmbedding, DividesEachFrequencyByItsOwnNumber) {
+  RotaryConfig config{.type = "divided", .theta = 10000, .divisors = {1, 1, 2, 8}};
+  const RotaryEmbedding rotary(config, 8);
+  for (int64_t i = 0; i < 4; ++i) {
+    const double by = config.divisors[static_cast<size_t>(i)];
+    EXPECT_NEAR(frequency(rotary, i) * by * std::pow(10.0, static_cast<double>(i)), 1, 1e-6);
+  }
+  config.divisors.pop_back();
+  EXPECT_EQ(code_of(config, 8), ErrorCode::kModelFile);
+}
+
 // With D = 8, theta = 1e4 and an original context of 1000, c(32) = 0.70 and c(1) = 2.20: the ramp runs from 0 to 3.
 TEST(RotaryEmbedding, YarnRampsAndMultiplies) {
   const RotaryEmbedding rotary({.type = "yarn", .theta = 10000, .factor = 4, .original_max_position = 1000}, 8);

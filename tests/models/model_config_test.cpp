@@ -76,6 +76,17 @@ TEST(ModelConfig, HybridsRotateAQuarterOfEachHeadUnlessTheyState) {
   EXPECT_FALSE(qwen3_config(config_with(R"("rope_theta":1e6)")).rotary.partial_rotary_factor);
 }
 
+TEST(ModelConfig, AGgufFilesOwnMembersAreRead) {
+  const std::string experts = R"("num_experts":8,"num_experts_per_tok":2)";
+  using Layout = GatedDeltaNetConfig::Layout;
+  EXPECT_EQ(qwen3_next_config(config_with(experts)).gdn.layout, Layout::kGrouped);
+  EXPECT_EQ(qwen3_next_config(config_with(experts + R"(,"linear_projections":"separate")")).gdn.layout,
+            Layout::kSeparate);
+  const ModelConfig divided =
+      common(R"("rope_parameters":{"rope_type":"divided","rope_theta":5e5,"divisors":[1,2.5]})");
+  EXPECT_EQ(divided.rotary.divisors, (std::vector<double>{1, 2.5}));
+}
+
 TEST(ModelConfig, HybridsHaveOneFullLayerInFourUnlessTheyState) {
   const ModelConfig c = qwen3_5_config(config_with(""));
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(c.layer_types[i] == LayerType::kFullAttention, i % 4 == 3) << "layer " << i;

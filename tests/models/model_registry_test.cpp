@@ -444,9 +444,8 @@ TEST(ModelRegistry, ReportsWhatThePoolsNeed) {
 }
 
 TEST(ModelRegistry, OtherFormatsAreRefusedByNameBeforeAFileThatTheyLack) {
-  for (const auto& [file, expected] :
-       std::vector<std::pair<std::string, std::string>>{{"model-q4.gguf", "GGUF weights are not supported"},
-                                                        {"pytorch_model.bin", "pickle weights are not supported"}}) {
+  for (const auto& [file, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"model-q4.gguf", "is a GGUF file"}, {"pytorch_model.bin", "pickle weights are not supported"}}) {
     const test::TempDir directory;
     test::write_file(directory / file, "x");
     try {

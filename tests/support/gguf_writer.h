@@ -18,6 +18,23 @@ inline std::string gguf_text(std::string_view text) { return le(uint64_t{text.si
 inline std::string gguf_key(std::string_view key, uint32_t type, std::string_view value) {
   return gguf_text(key).append(le(type)).append(value);
 }
+// Keys of one type each; integers are 32 bits wide.
+inline std::string gguf_key(std::string_view key, int32_t value) { return gguf_key(key, 5, le(value)); }
+inline std::string gguf_key(std::string_view key, float value) { return gguf_key(key, 6, le(value)); }
+inline std::string gguf_flag(std::string_view key, bool value) {
+  return gguf_key(key, 7, value ? "\1" : std::string(1, '\0'));
+}
+inline std::string gguf_key(std::string_view key, std::string_view text) { return gguf_key(key, 8, gguf_text(text)); }
+inline std::string gguf_key(std::string_view key, const std::vector<int32_t>& values) {
+  std::string bytes = le(uint32_t{5}) + le(uint64_t{values.size()});
+  for (const int32_t value : values) bytes += le(value);
+  return gguf_key(key, 9, bytes);
+}
+inline std::string gguf_key(std::string_view key, const std::vector<std::string>& texts) {
+  std::string bytes = le(uint32_t{8}) + le(uint64_t{texts.size()});
+  for (const std::string& text : texts) bytes += gguf_text(text);
+  return gguf_key(key, 9, bytes);
+}
 inline std::string gguf_tensor(std::string_view name, const std::vector<uint64_t>& dims, uint32_t type,
                                uint64_t offset) {
   std::string bytes = gguf_text(name) + le(static_cast<uint32_t>(dims.size()));

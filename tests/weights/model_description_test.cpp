@@ -30,12 +30,13 @@ TEST(ModelDescription, RefusesOtherFormatsThenAMissingConfigThenABrokenOne) {
   EXPECT_EQ(refusal(), missing);
   test::write_file(dir / "model.gguf", "x");
   EXPECT_EQ(refusal(1), missing);
-  EXPECT_NE(refusal().find("GGUF weights are not supported"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("is a GGUF file"), std::string::npos) << refusal();
   test::write_file(dir / "config.json", "{");
-  EXPECT_NE(refusal().find("GGUF weights are not supported"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("is a GGUF file"), std::string::npos) << refusal();
   EXPECT_TRUE(refusal(1).starts_with((dir / "config.json: ends within").string())) << refusal(1);
   const auto file = testing_support::refusal_of([&] { read_description(dir / "config.json", 1); });
-  EXPECT_TRUE(file.sentence.ends_with("config.json: is a file, expected the directory of a model")) << file.sentence;
+  EXPECT_TRUE(file.sentence.ends_with("config.json: is a file, expected the directory of a model or a GGUF file"))
+      << file.sentence;
 }
 
 TEST(ModelDescription, ABrokenGenerationConfigIsRefusedWhenItIsAskedFor) {

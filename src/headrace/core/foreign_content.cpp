@@ -121,7 +121,8 @@ void refuse_foreign(std::string_view file, ForeignContent kind, std::string_view
     case ForeignContent::kPickle:
       return refuse(ErrorCode::kUnsupported, "pickle weights are not supported; convert them to ", kSupported);
     case ForeignContent::kGguf:
-      return refuse(ErrorCode::kUnsupported, "GGUF weights are not supported; supported are ", kSupported);
+      return refuse(ErrorCode::kUnsupported,
+                    "holds a GGUF model, expected another kind of file; a GGUF file is named by itself, as the model");
     case ForeignContent::kHalfJson:
       return refuse(ErrorCode::kModelFile, "ends within its JSON text, after ", human_bytes(content.size()),
                     ": the download is not complete, or a bracket is missing");

@@ -20,8 +20,8 @@ enum class ForeignContent : uint8_t {
 // Classifies a file. `content`: the whole file, or at least its first 512 bytes.
 ForeignContent foreign_content(std::string_view content);
 
-// Throws an Error that names `file` and its content; returns for kNone. kUnsupported for kPickle and kGguf (models of
-// other programs), kModelFile for the others (broken downloads).
+// Throws an Error that names `file` and its content; returns for kNone. kUnsupported for kPickle and kGguf (models in
+// other formats), kModelFile for the others (broken downloads).
 void refuse_foreign(std::string_view file, ForeignContent kind, std::string_view content);
 inline void refuse_foreign_content(std::string_view file, std::string_view content) {
   refuse_foreign(file, foreign_content(content), content);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "headrace/gguf/gguf_header.h"
 #include "headrace/core/mapped_file.h"
+#include "headrace/gguf/gguf_header.h"
 
 namespace headrace {
 

@@ -293,8 +293,8 @@ const Kind* GgufHeader::find(std::string_view key, std::string_view expected) co
   const GgufValue* const found = value(key);
   if (found == nullptr) return nullptr;
   const Kind* const kind = std::get_if<Kind>(found);
-  HR_REQUIRE(kind != nullptr, ErrorCode::kModelFile, file_, ": key '", printable(key),
-             "': has another type, expected ", expected);
+  HR_REQUIRE(kind != nullptr, ErrorCode::kModelFile, file_, ": key '", printable(key), "': has another type, expected ",
+             expected);
   return kind;
 }
 

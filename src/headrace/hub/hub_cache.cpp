@@ -64,6 +64,22 @@ std::optional<fs::path> hub_snapshot(const fs::path& cache, std::string_view rep
   return folder / "snapshots" / hash_in(reference, folder / "snapshots");
 }
 
+std::vector<GgufChoice> gguf_choices_in(const fs::path& snapshot) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(snapshot, error), end; !error && entry != end; entry.increment(error))
+    names.push_back(entry->path().lexically_relative(snapshot).generic_string());
+  return gguf_choices(std::move(names));
+}
+
+std::optional<fs::path> hub_model(const fs::path& cache, const HubName& name) {
+  const auto snapshot = hub_snapshot(cache, name.repository, name.revision);
+  if (!snapshot || name.gguf.empty()) return snapshot;
+  const std::vector<GgufChoice> choices = gguf_choices_in(*snapshot);
+  if (!has_gguf(choices, name.gguf)) return std::nullopt;
+  return *snapshot / choose_gguf(choices, name.gguf, name.repository).names.front();
+}
+
 std::vector<HubModel> hub_models(const fs::path& cache) {
   std::vector<HubModel> models;
   std::error_code ignored;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/hub/gguf_choice.h"
 #include "headrace/hub/hub_name.h"
 
 namespace headrace {
@@ -16,6 +17,13 @@ namespace headrace {
 // in its place.
 std::optional<std::filesystem::path> hub_snapshot(const std::filesystem::path& cache, std::string_view repository,
                                                   std::string_view revision = "main");
+
+// The model `name` in a cache: a snapshot's directory, or in it the file in GGUF (the first part). Absent where the
+// cache does not hold it. Errors as hub_snapshot; kModelFile where several GGUF files may be meant.
+std::optional<std::filesystem::path> hub_model(const std::filesystem::path& cache, const HubName& name);
+
+// The models in GGUF of a snapshot.
+std::vector<GgufChoice> gguf_choices_in(const std::filesystem::path& snapshot);
 
 // The folders in `parent`, sorted; none where it cannot be read.
 std::vector<std::filesystem::path> folders_in(const std::filesystem::path& parent);

@@ -201,7 +201,7 @@ class Download {
   void try_again(const HubRequest& request, const std::string& fault) {
     ++failures_;
     HR_REQUIRE(failures_ < client_.settings().tries, ErrorCode::kIo, name_.repository, ": ", file_.name,
-               ": the download does not go on: ", fault, "; what is here is kept, and headrace pull ", name_.repository,
+               ": the download does not go on: ", fault, "; what is here is kept, and headrace pull ", text_of(name_),
                " continues");
     const auto wait = wait_after(failures_, request, client_.settings());
     not_before_ = Clock::now() + wait;

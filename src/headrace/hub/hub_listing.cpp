@@ -6,6 +6,7 @@
 #include "headrace/core/error.h"
 #include "headrace/core/printable.h"
 #include "headrace/hub/content_hash.h"
+#include "headrace/hub/gguf_choice.h"
 #include "headrace/hub/hub_name.h"
 #include "headrace/weights/config_file.h"
 
@@ -82,6 +83,29 @@ std::string other_weights(const HubListing& listing) {
   return count > 3 ? str(names, " and ", count - 3, " more") : names;
 }
 
+std::vector<GgufChoice> choices_of(const HubListing& listing) {
+  std::vector<std::string> names;
+  for (const HubFile& file : listing.files) names.push_back(file.name);
+  return gguf_choices(std::move(names));
+}
+
+std::vector<HubFile> gguf_files(const HubListing& listing, const HubName& name) {
+  std::vector<HubFile> files;
+  for (const std::string& part : choose_gguf(choices_of(listing), name.gguf, name.repository).names)
+    files.push_back(*std::ranges::find(listing.files, part, &HubFile::name));
+  return files;
+}
+
+[[noreturn]] void refuse_other_weights(const HubListing& listing, const std::string& repository) {
+  const std::vector<GgufChoice> choices = choices_of(listing);
+  const std::string others = other_weights(listing);
+  const std::string advice = !choices.empty() ? str(", but the GGUF models ", gguf_stems(choices), "; ", repository,
+                                                    ":", gguf_tag(choices, choices.front()), " names one of them")
+                             : others.empty() ? ""
+                                              : str(", but ", others, "; headrace reads no others");
+  throw Error(ErrorCode::kUnsupported, str(repository, ": holds no weights in safetensors at its top level", advice));
+}
+
 }  // namespace
 
 bool is_checkable(const HubFile& file) { return file.size >= 0 && ContentHash::is_hash(file.etag); }
@@ -95,13 +119,10 @@ HubListing parse_hub_listing(std::string_view json, std::string_view where) {
   return listing;
 }
 
-std::vector<HubFile> model_files(const HubListing& listing, std::string_view repository) {
+std::vector<HubFile> model_files(const HubListing& listing, const HubName& name) {
+  if (!name.gguf.empty()) return gguf_files(listing, name);
   std::vector<HubFile> files = weight_files(listing);
-  if (files.empty()) {
-    const std::string others = other_weights(listing);
-    throw Error(ErrorCode::kUnsupported, str(repository, ": holds no weights in safetensors at its top level",
-                                             others.empty() ? "" : ", but ", others, "; headrace reads no others"));
-  }
+  if (files.empty()) refuse_other_weights(listing, name.repository);
   std::ranges::copy_if(listing.files, std::back_inserter(files),
                        [](const HubFile& file) { return is_side_file(file.name); });
   std::ranges::sort(files, {}, &HubFile::name);

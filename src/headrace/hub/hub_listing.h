@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "headrace/hub/hub_name.h"
+
 namespace headrace {
 
 struct HubFile {
@@ -26,9 +28,10 @@ struct HubListing {
 // where it is no such answer, or a file's name could lead out of the folder that the file is stored in.
 HubListing parse_hub_listing(std::string_view json, std::string_view where);
 
-// Returns the files that a model needs, by name: weights in safetensors (once: no other formats, precisions or
-// consolidated copies), configuration, tokenizer, chat templates. Error kUnsupported where no weights are in
-// safetensors, naming what there is.
-std::vector<HubFile> model_files(const HubListing& listing, std::string_view repository);
+// Returns the files that the model `name` needs. One in GGUF: its file or parts, the first one first; errors as
+// choose_gguf. Else by name: weights in safetensors (once: no other formats, precisions or consolidated copies),
+// configuration, tokenizer, chat templates; Error kUnsupported where no weights are in safetensors, naming what there
+// is.
+std::vector<HubFile> model_files(const HubListing& listing, const HubName& name);
 
 }  // namespace headrace

@@ -48,10 +48,21 @@ std::optional<std::string> hub_repository(std::string_view folder) {
 
 std::optional<HubName> parse_hub_name(std::string_view text) {
   const size_t at = text.find('@');
-  HubName name{.repository = std::string(text.substr(0, at))};
+  const std::string_view model = text.substr(0, at);
+  const size_t colon = model.find(':');
+  HubName name{.repository = std::string(model.substr(0, colon))};
   if (at != text.npos) name.revision = text.substr(at + 1);
+  if (colon != model.npos) name.gguf = model.substr(colon + 1);
   if (!hub_folder(name.repository) || !is_hub_revision(name.revision)) return std::nullopt;
+  if (colon != model.npos && !is_hub_word(name.gguf)) return std::nullopt;
   return name;
+}
+
+std::string text_of(const HubName& name) {
+  std::string text = name.repository;
+  if (!name.gguf.empty()) text += ":" + name.gguf;
+  if (name.revision != "main") text += "@" + name.revision;
+  return text;
 }
 
 }  // namespace headrace

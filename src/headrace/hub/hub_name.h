@@ -6,14 +6,18 @@
 
 namespace headrace {
 
-// A repository and one of its revisions: a branch, a tag or a commit's full hash.
+// A repository, one of its revisions (a branch, a tag or a commit's full hash), and one of its models in GGUF.
 struct HubName {
   std::string repository;  // "Qwen/Qwen3-0.6B"; those of Hugging Face's first years have no owner: "gpt2"
   std::string revision = "main";
+  std::string gguf = {};  // "Q4_K_M" (gguf_choice.h); empty: the model in safetensors
 };
 
-// Reads "Qwen/Qwen3-0.6B" or "Qwen/Qwen3-0.6B@v1". Returns nothing where the text cannot be a name.
+// Reads "Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B@v1", "Qwen/Qwen3-0.6B-GGUF:Q4_K_M" or "Qwen/Qwen3-0.6B-GGUF:Q4_K_M@v1".
+// Returns nothing where the text cannot be a name.
 std::optional<HubName> parse_hub_name(std::string_view text);
+// Returns the text that is read as `name`; the revision main is left out.
+std::string text_of(const HubName& name);
 
 // Returns true if `name` can be a repository on the hub: "OWNER/NAME".
 bool is_hub_repository(std::string_view name);

@@ -42,7 +42,7 @@ void require_room(fs::path folder, const PullPlan& plan) {
 PullPlan plan_pull(const HubClient& client, const fs::path& cache, const HubName& name) {
   const HubStore store(cache, name.repository);
   const HubListing listing = client.list(name);
-  PullPlan plan{.name = name, .commit = listing.commit, .files = model_files(listing, name.repository)};
+  PullPlan plan{.name = name, .commit = listing.commit, .files = model_files(listing, name)};
   for (HubFile& file : plan.files) {
     if (!is_checkable(file)) file = client.describe(name, plan.commit, file.name);
     plan.bytes += file.size;
@@ -56,9 +56,10 @@ fs::path pull(const HubClient& client, const fs::path& cache, const PullPlan& pl
   require_room(store.folder(), plan);
   download(client, store, plan.name, plan.commit, plan.files, progress);
   store.link(plan.commit, plan.files);
-  store.note_absent(plan.commit, absent_files(plan.files));
+  if (plan.name.gguf.empty()) store.note_absent(plan.commit, absent_files(plan.files));
   store.set_reference(plan.name.revision, plan.commit);
-  return store.snapshot(plan.commit);
+  const fs::path snapshot = store.snapshot(plan.commit);
+  return plan.name.gguf.empty() ? snapshot : snapshot / plan.files.front().name;
 }
 
 }  // namespace headrace

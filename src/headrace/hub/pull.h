@@ -21,9 +21,9 @@ struct PullPlan {
 // Asks the hub. Errors as HubClient::list and model_files; writes nothing.
 PullPlan plan_pull(const HubClient& client, const std::filesystem::path& cache, const HubName& name);
 
-// Downloads what is missing, and returns the directory of the model. The snapshot and the branch's note appear when all
-// files are here: until then, readers find the snapshot that they found before. Error kIo without enough room on the
-// disk, before anything is downloaded; others as download().
+// Downloads what is missing, and returns the directory of the model, or its file in GGUF (the first part). The snapshot
+// and the branch's note appear when all files are here: until then, readers find the snapshot that they found before.
+// Error kIo without enough room on the disk, before anything is downloaded; others as download().
 std::filesystem::path pull(const HubClient& client, const std::filesystem::path& cache, const PullPlan& plan,
                            const DownloadCallback& progress);
 

@@ -81,8 +81,8 @@ const PreTokenizer& pre_tokenizer_of(const GgufHeader& header) {
 std::vector<TokenType> types_of(const GgufHeader& header, size_t num_tokens) {
   const std::vector<int64_t>* const stated = header.integers(kTypes);
   if (stated == nullptr) return std::vector(num_tokens, TokenType::kNormal);
-  require_key(stated->size() == num_tokens, header, kTypes, "has ", stated->size(), " entries, expected one for each of ",
-              num_tokens, " tokens");
+  require_key(stated->size() == num_tokens, header, kTypes, "has ", stated->size(),
+              " entries, expected one for each of ", num_tokens, " tokens");
   std::vector<TokenType> types;
   types.reserve(num_tokens);
   for (const int64_t type : *stated) {
@@ -132,8 +132,9 @@ void read_edge(const GgufHeader& header, std::string_view flag, BeginToken other
                size_t num_tokens, std::vector<int32_t>& ids) {
   const bool adds = header.boolean(flag).value_or(otherwise == BeginToken::kYes);
   const auto id = header.integer(key);
-  if (id) require_key(*id >= 0 && std::cmp_less(*id, num_tokens), header, key, "is ", *id, ", expected the id of one of ",
-                      num_tokens, " tokens");
+  if (id)
+    require_key(*id >= 0 && std::cmp_less(*id, num_tokens), header, key, "is ", *id, ", expected the id of one of ",
+                num_tokens, " tokens");
   if (!adds) return;
   HR_REQUIRE(id, ErrorCode::kModelFile, header.file(), ": has no key '", key, "', and texts have this token (", flag,
              ")");

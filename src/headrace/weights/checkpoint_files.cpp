@@ -41,8 +41,9 @@ ForeignContent format_of(const fs::path& file) {
 
 void refuse_other_format(const fs::path& file) {
   const ForeignContent kind = format_of(file);
-  const bool is_model = kind == ForeignContent::kGguf || kind == ForeignContent::kPickle;
-  if (is_model) refuse_foreign(file.string(), kind, {});
+  HR_REQUIRE(kind != ForeignContent::kGguf, ErrorCode::kUnsupported, file.string(),
+             ": is a GGUF file, which is a model of its own: name the file, not its directory");
+  if (kind == ForeignContent::kPickle) refuse_foreign(file.string(), kind, {});
 }
 
 // Returns true if the weights are as they were, and only a cache is to be quantised: its scales are tensors like
@@ -129,7 +130,8 @@ void refuse_other_formats(const fs::path& model) {
   std::error_code ignored;
   if (fs::is_regular_file(model, ignored)) {
     refuse_other_format(model);
-    throw Error(ErrorCode::kModelFile, str(model.string(), ": is a file, expected the directory of a model"));
+    throw Error(ErrorCode::kModelFile,
+                str(model.string(), ": is a file, expected the directory of a model or a GGUF file"));
   }
   if (is_present(model / kSingleFile) || is_present(model / kIndexFile)) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(model, ignored)) refuse_other_format(entry.path());

@@ -12,7 +12,7 @@
 
 namespace headrace {
 
-// Error kUnsupported, naming it, when `model` is a file of a format that is known and not built (GGUF, pickle), or a
+// Error kUnsupported, naming it, when `model` is a file in another format than safetensors (GGUF, pickle), or a
 // directory that holds one and no safetensors. So it is named before the files that come beside safetensors are missed.
 // Error kModelFile when it is another file.
 void refuse_other_formats(const std::filesystem::path& model);

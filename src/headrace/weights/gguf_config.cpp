@@ -53,29 +53,14 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kOtherTyp
 }};
 
 // Keys that are read below.
-constexpr std::array<std::string_view, 22> kRead = {"block_count",
-                                                    "nextn_predict_layers",
-                                                    "context_length",
-                                                    "embedding_length",
-                                                    "feed_forward_length",
-                                                    "attention.head_count",
-                                                    "attention.head_count_kv",
-                                                    "attention.key_length",
-                                                    "attention.value_length",
-                                                    "attention.layer_norm_rms_epsilon",
-                                                    "attention.causal",
-                                                    "attention.sliding_window",
-                                                    "rope.freq_base",
-                                                    "rope.dimension_count",
-                                                    "rope.scaling.type",
-                                                    "rope.scaling.factor",
-                                                    "rope.scaling.original_context_length",
-                                                    "rope.scaling.yarn_beta_fast",
-                                                    "rope.scaling.yarn_beta_slow",
-                                                    // Facts that change nothing here.
-                                                    "vocab_size",
-                                                    "tensor_data_layout",
-                                                    "rope.scaling.finetuned"};
+constexpr std::array<std::string_view, 22> kRead = {
+    "block_count", "nextn_predict_layers", "context_length", "embedding_length", "feed_forward_length",
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.layer_norm_rms_epsilon", "attention.causal", "attention.sliding_window", "rope.freq_base",
+    "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scaling.original_context_length",
+    "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    // Facts that change nothing here.
+    "vocab_size", "tensor_data_layout", "rope.scaling.finetuned"};
 constexpr std::array<std::string_view, 8> kReadOfHybrids = {
     "rope.dimension_sections", "full_attention_interval", "attention.recurrent_layers", "ssm.conv_kernel",
     "ssm.state_size",          "ssm.group_count",         "ssm.time_step_rank",         "ssm.inner_size"};
@@ -83,12 +68,19 @@ constexpr std::array<std::string_view, 5> kReadOfExperts = {"expert_count", "exp
                                                             "expert_feed_forward_length",
                                                             "expert_shared_feed_forward_length", "expert_weights_norm"};
 // Other keys change nothing when they are 0; these when they are 1, too.
-constexpr std::array<std::string_view, 13> kNeutralAtOne = {
-    "logit_scale",         "residual_scale",      "embedding_scale",
-    "attention.output_scale", "expert_weights_scale", "expert_gating_func",  // 1: softmax
-    "expert_group_count",  "expert_group_used_count", "moe_every_n_layers",
-    "interleave_moe_layer_step", "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_ext_factor"};
+constexpr std::array<std::string_view, 13> kNeutralAtOne = {"logit_scale",
+                                                            "residual_scale",
+                                                            "embedding_scale",
+                                                            "attention.output_scale",
+                                                            "expert_weights_scale",
+                                                            "expert_gating_func",  // 1: softmax
+                                                            "expert_group_count",
+                                                            "expert_group_used_count",
+                                                            "moe_every_n_layers",
+                                                            "interleave_moe_layer_step",
+                                                            "rope.scaling.attn_factor",
+                                                            "rope.scaling.yarn_attn_factor",
+                                                            "rope.scaling.yarn_ext_factor"};
 
 template <size_t N>
 bool is_one_of(std::string_view word, const std::array<std::string_view, N>& words) {
@@ -96,7 +88,8 @@ bool is_one_of(std::string_view word, const std::array<std::string_view, N>& wor
 }
 
 template <size_t N>
-std::string_view said_of(std::string_view word, const std::array<std::pair<std::string_view, std::string_view>, N>& table) {
+std::string_view said_of(std::string_view word,
+                         const std::array<std::pair<std::string_view, std::string_view>, N>& table) {
   const auto* const found = std::ranges::find(table, word, &std::pair<std::string_view, std::string_view>::first);
   return found == table.end() ? std::string_view() : found->second;
 }
@@ -126,7 +119,8 @@ bool is_neutral(double value, bool at_one) { return value == 0 || (at_one && val
 
 // Returns true if a key of this value leaves the arithmetic as it is.
 bool is_neutral(const GgufValue& value, bool at_one) {
-  if (const auto* const integer = std::get_if<int64_t>(&value)) return is_neutral(static_cast<double>(*integer), at_one);
+  if (const auto* const integer = std::get_if<int64_t>(&value))
+    return is_neutral(static_cast<double>(*integer), at_one);
   if (const auto* const number = std::get_if<double>(&value)) return is_neutral(*number, at_one);
   if (const auto* const flag = std::get_if<bool>(&value)) return !*flag;
   if (const auto* const text = std::get_if<std::string_view>(&value)) return text->empty();
@@ -137,7 +131,8 @@ bool is_neutral(const GgufValue& value, bool at_one) {
 
 void refuse_unread_keys(const GgufKeys& keys, const Family& family) {
   for (const std::string& name : keys.names()) {
-    const bool is_read = is_one_of(name, kRead) || (family.mixer == Mixer::kHybrid && is_one_of(name, kReadOfHybrids)) ||
+    const bool is_read = is_one_of(name, kRead) ||
+                         (family.mixer == Mixer::kHybrid && is_one_of(name, kReadOfHybrids)) ||
                          (family.experts != Experts::kNone && is_one_of(name, kReadOfExperts));
     if (is_read || is_neutral(*keys.header().value(keys.key(name)), is_one_of(name, kNeutralAtOne))) continue;
     throw Error(ErrorCode::kUnsupported, str(keys.header().file(), ": key '", printable(keys.key(name)),
@@ -253,7 +248,8 @@ void read_attention(Config& c) {
   c.json.add("num_attention_heads", *heads);
   c.json.add("num_key_value_heads", kv_heads);
   c.json.add("head_dim", c.head_dim);
-  if (const auto causal = c.keys.header().boolean(c.keys.key("attention.causal"))) c.json.add_flag("is_causal", *causal);
+  if (const auto causal = c.keys.header().boolean(c.keys.key("attention.causal")))
+    c.json.add_flag("is_causal", *causal);
 }
 
 // Biases of the first layer; those of Qwen2 are part of its architecture.
@@ -261,8 +257,8 @@ void read_biases(Config& c) {
   if (c.family.name == "qwen2") return;
   const auto has = [&c](const char* name) { return c.parts.has(str("blk.0.", name, ".bias")); };
   const bool of_inputs = has("attn_q"), of_output = has("attn_output");
-  HR_REQUIRE(of_inputs == of_output, ErrorCode::kUnsupported, c.keys.header().file(),
-             ": has biases for ", of_inputs ? "queries and not for the output" : "the output and not for queries",
+  HR_REQUIRE(of_inputs == of_output, ErrorCode::kUnsupported, c.keys.header().file(), ": has biases for ",
+             of_inputs ? "queries and not for the output" : "the output and not for queries",
              " of attention, which is not built for the architecture '", c.family.name, "'");
   if (of_inputs) c.json.add_flag("attention_bias", true);
   if (has("ffn_up")) c.json.add_flag("mlp_bias", true);

@@ -17,8 +17,8 @@ struct GgufDescription {
 // linear_projections "separate" for Qwen3-Next, whose config.json implies grouped ones. Layers that draft tokens
 // (nextn_predict_layers) are not counted.
 // Error, naming file and key: kUnsupported for an architecture that is not built, for what is no language model (an
-// adapter, a projector), and for a key that changes the arithmetic in a way that is not built; kModelFile for a key that
-// is missing, of another type, or out of bounds.
+// adapter, a projector), and for a key that changes the arithmetic in a way that is not built; kModelFile for a key
+// that is missing, of another type, or out of bounds.
 GgufDescription describe_gguf(const std::vector<GgufFile>& files);
 
 }  // namespace headrace

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 3> kEndKeys = {"tokenizer.ggml.eos_token_
                                                       "tokenizer.ggml.eom_token_id"};
 // Files often name the end of a text and not that of a turn, or the other way round.
 constexpr std::array<std::string_view, 8> kEndTexts = {
-    "<|im_end|>", "<|endoftext|>",   "<|eot_id|>",   "<|eom_id|>",
+    "<|im_end|>", "<|endoftext|>",   "<|eot_id|>",    "<|eom_id|>",
     "<|end|>",    "<|end_of_text|>", "<end_of_turn>", "<｜end▁of▁sentence｜>"};
 
 constexpr std::array<std::pair<std::string_view, const char*>, 5> kSampling = {
