@@ -10,7 +10,7 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 }  // namespace
 
 std::string LoadProgress::update(int64_t done, int64_t total) {
-  if ((total == 0 ? done : total) < kLarge) return "";
+  if ((total == 0 ? done : total) < least_) return "";
   // A step is a hundredth or a tenth; a quarter of a gigabyte or all of it where the end is not known.
   const int64_t steps = style_ == Style::kBar ? 100 : 10;
   const int64_t step = total == 0 ? done / (style_ == Style::kBar ? kLarge / 4 : kLarge) : done * steps / total;

@@ -53,6 +53,8 @@ void require_writable(const fs::path& file, const QuantizeFlags& flags) {
              ": exists; --overwrite replaces it");
 }
 
+constexpr int64_t kLargeFile = 100'000'000;  // a second's work, or more
+
 // An interrupt stops the work at the next piece, and what was written is removed.
 void write_with_progress(const ModelDescription& model, const fs::path& file, const QuantizeFlags& flags) {
   LoadProgress progress(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines,
