@@ -190,6 +190,27 @@ TEST(GgufModelFile, AFileWithFloatsIsQuantisedLikeItsModel) {
   EXPECT_NE(refusal.sentence.find("a file that is quantised is not quantised again"), std::string::npos);
 }
 
+TEST(GgufModelFile, ACheckpointThatLacksATensorIsRefused) {
+  const TempDir from;
+  make_model(from, "qwen3");
+  Checkpoint whole = Checkpoint::open(from.path());
+  const std::string last = "model.layers.1.self_attn.k_norm.weight";
+  for (const auto& [missing, sentence] :
+       {std::pair{last, "layers 0 and 1 have other tensors or shapes, expected the same"},
+        {std::string("model.norm.weight"), "has no tensor for 'output_norm.weight'"}}) {
+    const TempDir dir;
+    make_model(dir, "qwen3");
+    std::vector<test::NamedTensor> tensors;
+    for (const std::string& name : whole.names()) {
+      if (name != missing) tensors.push_back({name, whole.tensor(name, whole.shape_of(name))});
+    }
+    test::write_safetensors(dir / "model.safetensors", tensors);
+    const auto refusal = refusal_of([&] { written(dir, DType::kBF16); });
+    EXPECT_EQ(refusal.code, ErrorCode::kModelFile);
+    EXPECT_EQ(refusal.sentence, str(dir.path().string(), ": ", sentence));
+  }
+}
+
 TEST(GgufModelFile, ModelsHaveAShortName) {
   EXPECT_EQ(gguf_model_name("/hub/models--Qwen--Qwen3-0.6B/snapshots/0123"), "Qwen3-0.6B");
   EXPECT_EQ(gguf_model_name("/models/my--model/"), "my--model");

@@ -204,10 +204,9 @@ struct LayerTensor {
 };
 
 // "model.layers.12.mlp.gate.weight"
-std::optional<LayerTensor> layer_tensor(std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
+std::optional<LayerTensor> layer_tensor(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
   int64_t layer = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
   const auto digits = static_cast<size_t>(end - name.data());
@@ -270,6 +269,30 @@ bool add_of_model(std::string_view name, const StoredTensor& stored, const GgufS
   return true;
 }
 
+// Layers of a kind have the same tensors; a model has an embedding, a norm and a head.
+void require_complete(const Exports& all, const GgufSizes& sizes, QuantModel::Head head, const std::string& origin) {
+  std::map<std::string_view, Shape> of_model;
+  std::vector<std::map<std::string_view, Shape>> layers(static_cast<size_t>(sizes.trunk_layers));
+  for (const GgufExport& tensor : all) {
+    const auto of_layer = layer_tensor(tensor.name, "blk.");
+    auto& place = of_layer ? layers[static_cast<size_t>(of_layer->layer)] : of_model;
+    place.emplace(of_layer ? of_layer->rest : std::string_view(tensor.name), tensor.shape);
+  }
+  const auto require = [&](bool holds, const auto&... parts) {
+    HR_REQUIRE(holds, ErrorCode::kModelFile, origin, ": ", parts...);
+  };
+  for (const char* name : {"token_embd.weight", "output_norm.weight", "output.weight"}) {
+    const bool is_needed = std::string_view(name) != "output.weight" || head == QuantModel::Head::kOwn;
+    require(!is_needed || of_model.contains(name), "has no tensor for '", name, "'");
+  }
+  std::map<bool, size_t> first_of_kind;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const size_t like = first_of_kind.emplace(layers[i].contains("ssm_a"), i).first->second;
+    require(!layers[i].empty() && layers[i] == layers[like], "layers ", like, " and ", i,
+            " have other tensors or shapes, expected the same");
+  }
+}
+
 // --- Formats ---
 
 bool is_always_float32(const GgufExport& tensor) {
@@ -306,13 +329,14 @@ void encode_row(const std::vector<float>& row, const GgufType& type, std::span<u
 std::vector<GgufExport> gguf_exports(const Checkpoint& checkpoint, const GgufSizes& sizes, QuantModel::Head head) {
   Exports out;
   for (const auto& [name, stored] : text_tensors(checkpoint)) {
-    const auto of_layer = layer_tensor(name);
+    const auto of_layer = layer_tensor(name, "model.layers.");
     const bool known = of_layer && of_layer->layer < sizes.trunk_layers
                            ? LayerExport(sizes, of_layer->layer, out).add(of_layer->rest, *stored)
                            : add_of_model(name, *stored, sizes, head, out);
     HR_REQUIRE(known, ErrorCode::kUnsupported, *stored->file, ": tensor '", printable(stored->name),
                "' has no place in GGUF files of ", sizes.architecture);
   }
+  require_complete(out, sizes, head, checkpoint.origin());
   return out;
 }
 

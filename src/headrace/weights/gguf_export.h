@@ -24,7 +24,7 @@ struct GgufExport {
 
 // Returns the tensors of the text model; parts of others and layers that predict several tokens are left out. `head`:
 // kIsEmbedding leaves out a head that the checkpoint stores as well. They refer to the checkpoint. Error kUnsupported,
-// naming it, for a tensor that files of the architecture do not have.
+// naming it, for a tensor that files of the architecture do not have; kModelFile where tensors are missing.
 std::vector<GgufExport> gguf_exports(const Checkpoint& checkpoint, const GgufSizes& sizes, QuantModel::Head head);
 
 // Formats of a file's weights: a mix, or 16-bit floats.
