@@ -12,7 +12,7 @@ namespace {
 // Returns true if oneDNN runs the GEMM. With fewer rows the weights dominate, and headrace's kernels read them once, as
 // stored.
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
-  return context.on_cpu() && context.op.determinism == Determinism::kFast &&
+  return context.on_cpu() && !args.weight.packed() && context.op.determinism == Determinism::kFast &&
          args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);
 }
 
