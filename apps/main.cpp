@@ -213,7 +213,9 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
 
 void add_model_commands(CLI::App& app, Commands& c) {
   CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub");
-  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
+  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION; ORG/NAME:Q4_K_M names a GGUF file")
+      ->type_name(kModel)
+      ->required();
   pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
   pull->add_option("--token", c.pull.token,
                    "token of the hub, for gated and private models (default: HF_TOKEN, or what hf auth login stored)")

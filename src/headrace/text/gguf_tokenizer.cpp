@@ -96,7 +96,7 @@ bool is_without_token(std::string_view token, TokenType type, size_t id) {
   return (type == TokenType::kUnused || type == TokenType::kUserDefined) && token == str("[PAD", id, "]");
 }
 
-void read_tokens(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_tokens(const GgufHeader& header, TokenizerFile& file) {
   const auto& tokens = required(header, kTokens, header.texts(kTokens));
   const std::vector<TokenType> types = types_of(header, tokens.size());
   if (const auto* const scores = header.numbers("tokenizer.ggml.scores"))
@@ -116,7 +116,7 @@ void read_tokens(const GgufHeader& header, TokenizerFile& file) {
 }
 
 // "left right"; a side may begin with a space.
-void read_merges(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_merges(const GgufHeader& header, TokenizerFile& file) {
   const auto& merges = required(header, kMerges, header.texts(kMerges));
   file.merges.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
@@ -154,8 +154,8 @@ TokenizerFile read_gguf_tokenizer(const GgufHeader& header) {
   const PreTokenizer& pre = pre_tokenizer_of(header);
   TokenizerFile file{.whole_words = pre.whole_words, .patterns = {std::string(pre.pattern)}};
   if (pre.form == NormalForm::kNfc) file.normalizer.push_back({.kind = NormalizerStep::Kind::kNfc});
-  read_tokens(header, file);
-  read_merges(header, file);
+  read_gguf_tokens(header, file);
+  read_gguf_merges(header, file);
   const size_t num_tokens = header.texts(kTokens)->size();
   read_edge(header, "tokenizer.ggml.add_bos_token", pre.begin, "tokenizer.ggml.bos_token_id", num_tokens,
             file.prefix_ids);
