@@ -13,6 +13,7 @@
 #include "bench/attention_bench.h"
 #include "bench/gdn_bench.h"
 #include "bench/limit_beside.h"
+#include "bench/linear_bench.h"
 #include "bench/measured_limits.h"
 #include "block_bench.h"
 #include "canvas_bench.h"
@@ -129,7 +130,7 @@ void refuse_load(const std::string& what, const BenchLoad& load) {
   }
 }
 
-// `bench attention`, `gdn` and `engine` run without a GPU, in dtypes and with models of their own.
+// `bench attention`, `gdn`, `linear` and `engine` run without a GPU, in dtypes and with models of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value.empty() || value == "auto" || value == "cpu") return;
@@ -162,11 +163,12 @@ int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& loa
   if (loads_server(what) || what == "template") return 0;
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
-  if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
+  if (engine || what == "attention" || what == "gdn" || what == "linear") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
+  if (what == "linear") bench::run_linear_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (engine) {
     bench_engine({.running = load.parallel,

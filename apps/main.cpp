@@ -178,8 +178,8 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   CLI::App* measure = app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model",
-                             "serve", "template"}));
+      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "linear",
+                             "model", "serve", "template"}));
   measure
       ->add_option("--parallel", c.load.parallel,
                    "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
