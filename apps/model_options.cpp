@@ -53,6 +53,7 @@ LLMOptions options_of(const ModelFlags& f) {
   options.max_num_batched_tokens = f.max_num_batched_tokens;
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;
+  options.quantize = quant_preset_named(f.quantize);
   options.log = log_to_stderr(f.log_level);
   options.guard = f.guard;
   return options;

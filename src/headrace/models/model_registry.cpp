@@ -104,13 +104,6 @@ struct Stated {
   std::optional<std::string> surprise = {};  // for the log
 };
 
-// Returns the directory's name, or "models--owner--name" for a commit in Hugging Face's cache.
-std::string repository_name(const std::filesystem::path& directory) {
-  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
-  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
-  return full.filename().string();
-}
-
 // The family's default is an id of its released vocabulary. An id set by the caller is checked later, with the other
 // decoding options (decoding_checks.h).
 void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated, ModelConfig& config) {
@@ -166,6 +159,9 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
 
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
   const auto [row, config, surprise] = read_stated(model, options);
+  const bool is_on_cpu = options.runtime == nullptr || options.runtime->device().type == DeviceType::kCPU;
+  HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported, "weights are quantised at load on a CPU alone, not on ",
+             to_string(options.runtime->device()));
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
   Checkpoint checkpoint = checkpoint_of(model, options);
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
@@ -176,6 +172,7 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
+  if (options.quantize) checkpoint.quantize(*options.quantize, quant_model_of(config));
   checkpoint.place_on(*context.runtime);
   MemoryNeed need{.what = str("loading the weights in ", model.directory.string()),
                   .advice = "another device (--device)"};
@@ -245,6 +242,16 @@ ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options
     const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
     return stated.row.info(model.config, stated.config, dtype);
   });
+}
+
+std::string repository_name(const std::filesystem::path& directory) {
+  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
+  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
+  return full.filename().string();
+}
+
+ModelConfig stated_config(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] { return read_stated(model, options).config; });
 }
 
 std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options) {
