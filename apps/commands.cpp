@@ -134,6 +134,18 @@ struct Ran {
   const GenerateFlags& flags;
 };
 
+std::vector<std::string> quoted_formats(const ModelInfo& model) {
+  std::vector<std::string> names;
+  for (const BlockFormat format : model.packed_formats) names.push_back(json_string(layout_of(format).name));
+  return names;
+}
+
+// Of GEMMs with quantised weights; else those of the model.
+std::string_view activations_of(const ModelInfo& model, const OpContext& context) {
+  const bool int8 = !model.packed_formats.empty() && context.activations == Activations::kInt8;
+  return int8 ? "int8" : name_of(model.dtype);
+}
+
 std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
   auto& [llm, o, p, flags] = ran;
   const double decode_s = t.total_s - t.first_token_s;
@@ -143,7 +155,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
       R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "presence_penalty": {:g}, "frequency_penalty": {:g}, "logit_bias": {}, "min_tokens": {}, "seed": {}, "end_tokens": "{}", "stop_token_ids": [{}]}}, "decoding": {}, )"
-      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
+      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "quantised_weights": [{}], "activations": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
       name_of(c.finish_reason), c.finish_reason == FinishReason::kContext, c.prompt_ids.size(), c.num_visible,
@@ -154,7 +166,8 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding), llm.model_info().architecture,
       o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
       json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
-      name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
+      name_of(llm.engine().runner().kv_dtype()), fmt::join(quoted_formats(llm.model_info()), ", "),
+      activations_of(llm.model_info(), o.context), o.context.threads, o.context.determinism == Determinism::kStrict,
       llm.engine().counters().steps);
 }
 

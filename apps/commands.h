@@ -23,7 +23,7 @@ enum class Output : unsigned char { kText, kJson };
 // Flags that every command with a model takes.
 struct ModelFlags {
   std::string model, revision, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
-                               kernel_set, adapter, quantize, log_level = "warning";
+                               kernel_set, adapter, quantize, activations = "int8", log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
   std::optional<int64_t> cache_memory;                 // bytes
   std::optional<int32_t> max_num_batched_tokens;

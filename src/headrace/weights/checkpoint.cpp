@@ -17,6 +17,12 @@ namespace headrace {
 
 namespace {
 
+// Returns true for the projections of Gated DeltaNet's alpha and beta, which decide what a state keeps: they are
+// computed with floats.
+bool gates_state(std::string_view name) {
+  return name.ends_with("linear_attn.in_proj_a.weight") || name.ends_with("linear_attn.in_proj_b.weight");
+}
+
 Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   std::vector<int64_t> dims;
   for (const uint64_t dim : entry.shape) {
@@ -107,9 +113,23 @@ struct Checkpoint::State {
       const auto [at, is_new] = stored.emplace(name, std::move(tensor));
       HR_REQUIRE(is_new, ErrorCode::kModelFile, *at->second.file, ": two tensors are '", printable(name), "'");
     }
+    warn_of_coarse_gates();
   }
   bool packs(const std::string& name) const {
-    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !(adapter && adapter->adapts(name));
+    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !gates_state(name) &&
+           !(adapter && adapter->adapts(name));
+  }
+  void warn_of_coarse_gates() const {
+    std::vector<const StoredTensor*> coarse;
+    for (const auto& [name, tensor] : stored) {
+      if (gates_state(name) && tensor.format && *tensor.format != BlockFormat::kQ8_0) coarse.push_back(&tensor);
+    }
+    if (coarse.empty() || !log) return;
+    log(LogLevel::kWarning,
+        str(*coarse.front()->file, ": tensor '", printable(coarse.front()->name), "' is stored in ",
+            coarse.front()->type, coarse.size() > 1 ? str(", and so are ", coarse.size() - 1, " more") : "",
+            ": they gate the recurrent state, and their errors grow with the text; headrace quantize keeps them at 16 "
+            "bits"));
   }
   static int64_t bytes_of(const PackedWeight& weight) { return WeightView(weight.matrix()).bytes(); }
 
@@ -299,6 +319,12 @@ int64_t Checkpoint::stored_bytes() const {
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
+}
+
+std::vector<BlockFormat> Checkpoint::packed_formats() const {
+  std::set<BlockFormat> formats;
+  for (const auto& [name, weight] : state_->packed) formats.insert(weight.matrix().format);
+  return {formats.begin(), formats.end()};
 }
 
 std::optional<DType> Checkpoint::float_dtype() const {
