@@ -219,6 +219,21 @@ void finish(const Completion& result, const Ran& ran, const Timings& timings) {
 
 }  // namespace
 
+namespace {
+
+// From the model that `exact` names, in float32 and without rounded activations.
+LLM::Divergence divergence(LLM& llm, const std::string& text, const std::string& exact, LLMOptions options) {
+  options.dtype = DType::kF32;
+  options.context.activations = Activations::kFloat;
+  options.quantize.reset();
+  LoadedModel model(read_description(model_directory(exact), options.random_weights), options);
+  Measuring progress("tokens compared");
+  return llm.divergence_from(*model, text, kPerplexityWindow,
+                             [&progress](int64_t done, int64_t total) { progress.update(done, total); });
+}
+
+}  // namespace
+
 int generate(GenerateFlags flags, const std::string& demo) {
   const auto start = Clock::now();
   const std::optional<std::string> about_words = place_words(flags);
@@ -262,7 +277,7 @@ int generate(GenerateFlags flags, const std::string& demo) {
   return interrupted() ? kInterrupted : 0;
 }
 
-int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
+int eval_perplexity(const ModelFlags& flags, const std::string& file, const std::string& exact, Output output) {
   const std::string text = read_text(file);
   const ModelDescription description = read_description(model_directory(flags), flags.random_weights);
   check_scores(stated_info(description, {}));  // before weights
@@ -277,16 +292,25 @@ int eval_perplexity(const ModelFlags& flags, const std::string& file, Output out
                           [&progress](int64_t done, int64_t total) { progress.update(done, total); });
   }();
   const double rate = static_cast<double>(p.tokens) / seconds_since(start);
+  std::optional<LLM::Divergence> d;
+  if (!exact.empty()) d = divergence(llm, text, exact, options);
   if (output == Output::kJson) {
+    const std::string divergence_json = d ? fmt::format(R"({{"mean_kl": {:.6e}, "same_top": {:.5f}, "tokens": {}}})",
+                                                        d->mean(), d->same_top_share(), d->tokens)
+                                          : "null";
     write_out(fmt::format(
         "{{\"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, "
-        "\"window\": {}}}\n",
-        p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window));
-  } else {
-    const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
-    write_out(
-        fmt::format("perplexity {:.4f}, {:.4f} bits per byte, over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
-                    p.per_token(), p.bits_per_byte(), p.tokens, p.window, why, rate));
+        "\"window\": {}, \"divergence\": {}}}\n",
+        p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window, divergence_json));
+    return 0;
+  }
+  const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
+  write_out(fmt::format("perplexity {:.4f}, {:.4f} bits per byte, over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
+                        p.per_token(), p.bits_per_byte(), p.tokens, p.window, why, rate));
+  if (d) {
+    write_out(fmt::format(
+        "divergence {:.6f} nats from {} in float32 on average; the likeliest token is the same for {:.2f} %\n",
+        d->mean(), exact, 100 * d->same_top_share()));
   }
   return 0;
 }

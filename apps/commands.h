@@ -85,7 +85,8 @@ int quantize(const QuantizeFlags& flags, Output output);
 enum class Confirm : unsigned char { kAsk, kAssumed };
 int remove_model(const std::string& model, Confirm confirm, Output output);
 int show_model(const std::string& model, Output output);
-int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
+// `exact`: the same model in another form, to which the divergence is measured; empty: none.
+int eval_perplexity(const ModelFlags& flags, const std::string& file, const std::string& exact, Output output);
 int doctor(Output output);
 int doctor_model(const std::string& model, Output output);
 // `what`: a call ("gemm m=8 n=9728 k=2560") or a model; empty: `model`. Error kInvalidArgument unless one is stated.

@@ -116,8 +116,10 @@ const std::vector<HelpPage>& help_pages() {
        .more = "Each option has a variable, too: HEADRACE_PORT for --port."},
       {.path = "headrace eval perplexity",
        .usage = "[MODEL] --file FILE [OPTIONS]",
-       .common = {{"file", ""}, kTheModel, kTheContext, kTheDevice, kTheThreads, kTheJson, kHelpOfMore},
+       .common =
+           {{"file", ""}, {"against", ""}, kTheModel, kTheContext, kTheDevice, kTheThreads, kTheJson, kHelpOfMore},
        .examples = {{"headrace eval perplexity -f book.txt", ""},
+                    {"headrace eval perplexity small-Q4_K_M.gguf -f book.txt --against ./small", "what 4 bits cost"},
                     {"headrace eval perplexity Qwen/Qwen3-0.6B -f book.txt --json", ""}}},
       {.path = "headrace eval puzzles",
        .common = {{"file", ""},

@@ -36,7 +36,8 @@ struct Commands {
   QuantizeFlags quantize;
   ServeFlags serve;
   Origins origins;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
+  std::string demo_what = "story", perplexity_file, perplexity_exact, bench_what, doctor_model, explained, shown,
+              removed;
   BenchLoad load;
   LoadFlags server_load;
   bool json = false, yes = false;
@@ -123,9 +124,15 @@ void add_perplexity(CLI::App& eval, Commands& c) {
   perplexity->add_option("-f,--file", c.perplexity_file, "the text, UTF-8; -: standard input")
       ->type_name(kFile)
       ->required();
+  perplexity
+      ->add_option("--against", c.perplexity_exact,
+                   "measure also how far the next tokens' distributions are from this model's, computed in float32: "
+                   "what quantised weights cost")
+      ->type_name(kModel);
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "print one JSON object");
-  perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
+  perplexity->callback(
+      [&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.perplexity_exact, c.output()); });
 }
 
 void add_puzzles(CLI::App& eval, Commands& c) {

@@ -16,12 +16,22 @@ bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
          args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);
 }
 
+// y += (x A^T) B^T
+void add_change(const LayerContext& context, const TensorView& x, const LowRankChange& change, const TensorView& y) {
+  const Tensor inner = context.make(DType::kF32, {x.dim(0), change.a.dim(0)});
+  const Tensor sum = context.make(DType::kF32, {x.dim(0), change.b.dim(0)});
+  context.ops->linear({.x = x, .weight = change.a, .y = inner}, context.op);
+  context.ops->linear({.x = inner, .weight = change.b, .y = sum}, context.op);
+  context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = y, .y = sum, .out = y}, context.op);
+}
+
 void multiply(const LayerContext& context, const LinearArgs& args) {
   if (use_matrix_library(context, args)) {
     onednn_matmul(args, context.op);
   } else {
     context.ops->linear(args, context.op);
   }
+  if (const LowRankChange* change = args.weight.change()) add_change(context, args.x, *change, args.y);
 }
 
 }  // namespace

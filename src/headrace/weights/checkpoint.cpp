@@ -69,6 +69,7 @@ struct Checkpoint::State {
   int threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::map<std::string, PackedWeight, std::less<>> packed;
+  std::map<std::string, LowRankChange, std::less<>> changes;  // of packed weights
   std::set<std::string, std::less<>> used;
   DeviceRuntime* runtime = &cpu_runtime();                   // not owned
   std::map<std::string, TensorView, std::less<>> on_device;  // copies, by stored name
@@ -117,7 +118,15 @@ struct Checkpoint::State {
   }
   bool packs(const std::string& name) const {
     return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !gates_state(name) &&
-           !(adapter && adapter->adapts(name));
+           (!is_changed(name) || changes.contains(name));
+  }
+  bool is_changed(std::string_view name) const { return adapter && adapter->adapts(name); }
+  // Prepares the adapter's factors of a quantised weight, which stays as it is. Other changes are merged into floats.
+  void keep_changes_beside() {
+    for (const std::string& name : adapter->weights()) {
+      if (!is_packable(at(name))) continue;
+      if (auto change = adapter->change_beside(name)) changes.emplace(name, std::move(*change));
+    }
   }
   void warn_of_coarse_gates() const {
     std::vector<const StoredTensor*> coarse;
@@ -293,6 +302,7 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
                 str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
+  state_->keep_changes_beside();
   state_->threads = threads;
 }
 
@@ -371,15 +381,17 @@ WeightView Checkpoint::weight(std::string_view asked, const Shape& expected, con
   const auto format = state_->format_to_make(asked, name, expected);
   if (!format && (is_random() || !state_->packs(name))) return tensor(asked, expected, random);
   if (!is_random()) state_->use(name, expected);
-  const auto found = state_->packed.find(name);
+  auto found = state_->packed.find(name);
   if (found == state_->packed.end()) {
     PackedWeight made =
         format ? state_->quantised(name, *format, expected, random) : pack(state_->at(name), state_->threads);
-    return WeightView(state_->packed.emplace(name, std::move(made)).first->second.matrix());
+    found = state_->packed.emplace(name, std::move(made)).first;
   }
-  const WeightView weight(found->second.matrix());
+  WeightView weight(found->second.matrix());
   HR_REQUIRE(weight.shape() == expected, ErrorCode::kInvalidArgument, origin(), ": '", name, "' is ", weight.shape(),
              " already, asked for as ", expected);
+  const auto change = state_->changes.find(name);
+  if (change != state_->changes.end()) weight.set_change(&change->second);
   return weight;
 }
 
