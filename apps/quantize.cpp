@@ -11,7 +11,6 @@
 #include "headrace/core/parallel.h"
 #include "headrace/core/scope_end.h"
 #include "headrace/models/gguf_model_file.h"
-#include "headrace/models/model_registry.h"
 #include "interrupt.h"
 #include "load_progress.h"
 #include "log_sink.h"
@@ -29,19 +28,11 @@ GgufTarget target_named(const std::string& name) {
   return preset ? GgufTarget(*preset) : GgufTarget(DType::kBF16);
 }
 
-// "Qwen3-0.6B" of a directory, a file, or a repository in the cache.
-std::string short_name(const fs::path& model) {
-  if (model.extension() == ".gguf") return model.stem().string();
-  const std::string repository = repository_name(model);
-  const size_t owner = repository.rfind("--");
-  return owner == std::string::npos ? repository : repository.substr(owner + 2);
-}
-
 fs::path output_of(const QuantizeFlags& flags, const fs::path& model) {
   if (!flags.output.empty()) return flags.output;
   std::string format = flags.to;
   std::ranges::transform(format, format.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return short_name(model) + "-" + format + ".gguf";
+  return gguf_model_name(model) + "-" + format + ".gguf";
 }
 
 void require_writable(const fs::path& file, const QuantizeFlags& flags) {
@@ -58,7 +49,7 @@ constexpr int64_t kLargeFile = 100'000'000;  // a second's work, or more
 // An interrupt stops the work at the next piece, and what was written is removed.
 void write_with_progress(const ModelDescription& model, const fs::path& file, const QuantizeFlags& flags) {
   LoadProgress progress(isatty(STDERR_FILENO) != 0 ? LoadProgress::Style::kBar : LoadProgress::Style::kLines,
-                        "quantising");
+                        "quantising", kLargeFile);
   const ScopeEnd ended([&progress] { write_err(progress.finish()); });
   finish_when_interrupted();
   write_gguf(model, file,

@@ -92,20 +92,25 @@ Result products(const BenchContext& context, const RotatingWeights& weights, int
           .limit_rate = std::nullopt};
 }
 
+// A file of Q4_K in matrices of one shape, to memory that was written before.
 Result packing(int threads) {
-  constexpr WeightShape kShape{16384, 65536};
-  constexpr int64_t kPart = 64 * kPackedRows;
-  const PackedMatrix matrix{.format = BlockFormat::kQ4_K, .out = kShape.out, .in = kShape.in};
-  const Tensor rows = random_block_rows(matrix.format, kShape);
-  const Tensor packed = Tensor::zeros(DType::kU8, {packed_bytes(matrix.format, matrix.out, matrix.in)});
-  const int64_t part_bytes = rows.bytes() / matrix.out * kPart;
+  constexpr WeightShape kShape{1024, 3072};
+  constexpr int64_t kMatrices = 512, kPart = 4 * kPackedRows;
+  const Tensor matrix = random_block_rows(BlockFormat::kQ4_K, kShape);
+  const Tensor rows(DType::kU8, {kMatrices, matrix.bytes()});
+  parallel_for(threads, kMatrices, [&](int64_t i) {
+    std::memcpy(rows.view().select(i).data(), matrix.data(), static_cast<size_t>(matrix.bytes()));
+  });
+  const PackedMatrix shape{.format = BlockFormat::kQ4_K, .out = kMatrices * kShape.out, .in = kShape.in};
+  const Tensor packed = Tensor::zeros(DType::kU8, {packed_bytes(shape.format, shape.out, shape.in)});
+  const int64_t part_bytes = rows.bytes() / shape.out * kPart;
   const double seconds = median_seconds(3, [&] {
-    parallel_for(threads, matrix.out / kPart, [&](int64_t part) {
-      pack_rows(matrix, part * kPart, {rows.data_as<uint8_t>() + part * part_bytes, static_cast<size_t>(part_bytes)},
+    parallel_for(threads, shape.out / kPart, [&](int64_t part) {
+      pack_rows(shape, part * kPart, {rows.data_as<uint8_t>() + part * part_bytes, static_cast<size_t>(part_bytes)},
                 packed.data_as<uint8_t>());
     });
   });
-  return {.name = "pack Q4_K 16384 x 65536",
+  return {.name = "pack Q4_K 512 x 1024 x 3072",
           .median_s = seconds,
           .bytes = static_cast<double>(rows.bytes() + packed.bytes()),
           .limit = Result::Limit::kReadWrite};

@@ -190,6 +190,11 @@ TEST(GgufModelFile, AFileWithFloatsIsQuantisedLikeItsModel) {
   EXPECT_NE(refusal.sentence.find("a file that is quantised is not quantised again"), std::string::npos);
 }
 
+TEST(GgufModelFile, ModelsHaveAShortName) {
+  EXPECT_EQ(gguf_model_name("/hub/models--Qwen--Qwen3-0.6B/snapshots/0123"), "Qwen3-0.6B");
+  EXPECT_EQ(gguf_model_name("/models/my--model/"), "my--model");
+}
+
 TEST(GgufModelFile, DiffusionModelsAreRefusedByName) {
   for (const std::string family : {"llada", "dream", "sdar", "llada2", "diffusion_gemma"}) {
     const TempDir dir;

@@ -119,8 +119,9 @@ struct SuperBlock {
   std::array<Group, kGroups> groups;
   int exponent;  // x times 2^exponent is the value
 
+  // Zeros have no exponent: any will do.
   explicit SuperBlock(const float* values)
-      : exponent(static_cast<int>(std::ilogb(std::max(std::abs(extreme_of(values, kSuperBlock)), 1e-44F)))) {
+      : exponent(std::ilogb(std::max(std::abs(extreme_of(values, kSuperBlock)), 1e-44F))) {
     for (size_t g = 0; g < kGroups; ++g) fill(groups[g], values + g * kSize);
   }
 

@@ -127,7 +127,7 @@ void write_from_directory(const ModelDescription& model, const std::filesystem::
   const ModelConfig config = stated_config(model, {.log = options.log});
   GgufContents contents{.keys = gguf_model_keys(config), .tensors = {}};
   contents.keys.push_back({"general.type", std::string("model")});
-  contents.keys.push_back({"general.name", repository_name(model.directory)});
+  contents.keys.push_back({"general.name", gguf_model_name(model.directory)});
   add_formats(options.target, contents.keys);
   if (model.generation_config() != nullptr) add_sampling(*model.generation_config(), contents.keys);
   add_tokens(model, config, contents.keys);
@@ -205,6 +205,12 @@ void write_from_gguf(const ModelDescription& model, const std::filesystem::path&
 }
 
 }  // namespace
+
+std::string gguf_model_name(const std::filesystem::path& model) {
+  if (is_gguf_path(model)) return model.stem().string();
+  const std::string repository = repository_name(model);  // "models--Qwen--Qwen3-0.6B" of a commit in the cache
+  return repository.starts_with("models--") ? repository.substr(repository.rfind("--") + 2) : repository;
+}
 
 void write_gguf(const ModelDescription& model, const std::filesystem::path& file, const GgufFileOptions& options) {
   if (is_gguf_path(model.directory)) return write_from_gguf(model, file, options);

@@ -1,6 +1,7 @@
 // A model as a GGUF file.
 #pragma once
 #include <filesystem>
+#include <string>
 
 #include "headrace/core/log.h"
 #include "headrace/weights/gguf_export.h"
@@ -9,6 +10,10 @@
 namespace headrace {
 
 class SigbusGuard;
+
+// Returns a model's name for its file: "Qwen3-0.6B" of a directory, of a repository in Hugging Face's cache, or of a
+// GGUF file.
+std::string gguf_model_name(const std::filesystem::path& model);
 
 struct GgufFileOptions {
   GgufTarget target;
