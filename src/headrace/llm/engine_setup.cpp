@@ -34,6 +34,7 @@ ModelOptions model_options(DeviceRuntime& runtime, const LLMOptions& o) {
           .runtime = &runtime,
           .random_weights = o.random_weights,
           .adapter = o.adapter,
+          .quantize = o.quantize,
           .progress = o.progress,
           .log = o.log,
           .guard = o.guard};

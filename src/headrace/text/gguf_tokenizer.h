@@ -1,6 +1,10 @@
-// The tokenizer in the header of a GGUF file. Stateless.
+// The tokenizer in the header of a GGUF file, read and written. Stateless.
 #pragma once
+#include <cstdint>
+#include <vector>
+
 #include "headrace/gguf/gguf_header.h"
+#include "headrace/gguf/gguf_writer.h"
 #include "headrace/text/tokenizer_file.h"
 
 namespace headrace {
@@ -11,5 +15,11 @@ namespace headrace {
 // Error, each naming the file and the key: kUnsupported for another model or pre-tokenizer, kModelFile for a key that
 // is missing, of another type, or contradicts another.
 TokenizerFile read_gguf_tokenizer(const GgufHeader& header);
+
+// Returns the keys tokenizer.ggml.* from which read_gguf_tokenizer() makes the same tokenizer, for an embedding of
+// `num_rows` rows; rows without a token are "[PAD<id>]". The ids of bos and eos are not among them, except for a bos
+// that every text begins with. Error kUnsupported, one sentence: no pre-tokenizer of files equals this tokenizer's, or
+// files cannot say what it adds to texts and takes around its tokens; kModelFile: more tokens than rows.
+std::vector<GgufKey> gguf_tokenizer_keys(const TokenizerFile& file, int64_t num_rows);
 
 }  // namespace headrace
