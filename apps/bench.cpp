@@ -49,7 +49,8 @@ double prefill_seconds(LLM& llm, int32_t tokens) {
 
 // Seconds of a step that decides one request's next token, behind this prompt.
 double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t tokens) {
-  const auto prompt_steps = static_cast<int32_t>(prompt.size() / 1024) + 1;  // or fewer
+  const auto per_step = static_cast<size_t>(llm.config().runner.max_tokens);
+  const auto prompt_steps = static_cast<int32_t>(prompt.size() / per_step) + 1;  // or fewer
   llm.engine().add(prompt,
                    {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   for (int32_t i = 0; i < prompt_steps; ++i) throw_if_failed(llm.engine().step());
@@ -98,16 +99,22 @@ void bench_model(const ModelFlags& flags, const BenchLoad& load, int threads, co
   const int32_t input_len = load.input_len.value_or(kInputLen);
   for (const int32_t requests : load.parallel) bench_batch(llm, requests, input_len);
   if (load.engines) return bench_at_once(std::move(loaded), directory, options, load);
-  constexpr int32_t kPrompt = 16384;
-  if (on_cpu || llm.config().max_context_len <= kPrompt) return;  // on a device with a context that holds it
-  report({.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
-          .median_s = prefill_seconds(llm, kPrompt),
-          .flops = info.bytes_multiplied() * kPrompt,  // without attention: two for each weight of 2 bytes
-          .limit = bench::Result::Limit::kMatrix,
-          .limit_rate = std::nullopt});
-  report({.name = fmt::format("model decode batch 1 behind {} tokens {}", kPrompt, model),
-          .median_s = decode_seconds(llm, random_prompt(info, kPrompt, 1), 256),
-          .limit_rate = std::nullopt});
+  const int32_t context = llm.config().max_context_len;
+  for (const int32_t prompt : on_cpu ? std::vector{128, 512, 2048} : std::vector{16384}) {
+    const int32_t decided = on_cpu ? 48 : 256;
+    if (prompt + decided > context) continue;
+    report({.name = fmt::format("model prefill of {} tokens {}", prompt, model),
+            .median_s = prefill_seconds(llm, prompt),
+            // Without attention: two for each weight of 2 bytes.
+            .flops = on_cpu ? 0 : info.bytes_multiplied() * prompt,
+            .limit = bench::Result::Limit::kMatrix,
+            .tokens = prompt,
+            .limit_rate = std::nullopt});
+    report({.name = fmt::format("model decode batch 1 behind {} tokens {}", prompt, model),
+            .median_s = decode_seconds(llm, random_prompt(info, prompt, 1), decided),
+            .tokens = 1,
+            .limit_rate = std::nullopt});
+  }
 }
 
 bool loads_server(const std::string& what) { return what == "serve" || what == "agent"; }

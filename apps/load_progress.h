@@ -1,4 +1,4 @@
-// Shows on standard error how many bytes of a large model are loaded.
+// Shows on standard error how many bytes of a large model are loaded, or written.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace headrace::app {
 
-// Models below kLarge load at once and show nothing.
+// Models below kLarge load at once and show nothing, unless told otherwise.
 class LoadProgress {
  public:
   static constexpr int64_t kLarge = int64_t{1} << 30;  // bytes
@@ -16,7 +16,9 @@ class LoadProgress {
     kBar,    // of a terminal: one line that is written over, and wiped at the end
     kLines,  // a line for each tenth
   };
-  explicit LoadProgress(Style style) : style_(style) {}
+  // `work`: what is done with the bytes. Less than `least` of them in all shows nothing.
+  explicit LoadProgress(Style style, std::string_view work = "loading", int64_t least = kLarge)
+      : style_(style), work_(work), least_(least) {}
 
   // Returns the text to write: empty while the shown number stays the same. `total` 0: not known beforehand.
   std::string update(int64_t done, int64_t total);
@@ -24,6 +26,8 @@ class LoadProgress {
 
  private:
   Style style_;
+  std::string_view work_;
+  int64_t least_;
   int64_t shown_ = -1;  // the last step that was shown
 };
 

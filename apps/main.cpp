@@ -33,9 +33,11 @@ struct Commands {
   RunFlags run;
   RunBatchFlags batch;
   PullFlags pull;
+  QuantizeFlags quantize;
   ServeFlags serve;
   Origins origins;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
+  std::string demo_what = "story", perplexity_file, perplexity_exact, bench_what, doctor_model, explained, shown,
+              removed;
   BenchLoad load;
   LoadFlags server_load;
   bool json = false, yes = false;
@@ -122,9 +124,15 @@ void add_perplexity(CLI::App& eval, Commands& c) {
   perplexity->add_option("-f,--file", c.perplexity_file, "the text, UTF-8; -: standard input")
       ->type_name(kFile)
       ->required();
+  perplexity
+      ->add_option("--against", c.perplexity_exact,
+                   "measure also how far the next tokens' distributions are from this model's, computed in float32: "
+                   "what quantised weights cost")
+      ->type_name(kModel);
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "print one JSON object");
-  perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
+  perplexity->callback(
+      [&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.perplexity_exact, c.output()); });
 }
 
 void add_puzzles(CLI::App& eval, Commands& c) {
@@ -211,9 +219,34 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   });
 }
 
+void add_quantize(CLI::App& app, Commands& c) {
+  QuantizeFlags& f = c.quantize;
+  CLI::App* command = app.add_subcommand("quantize", "write a model as a GGUF file, with smaller weights");
+  command
+      ->add_option(
+          "model", f.model,
+          "a model's directory or name, or a GGUF file with 16-bit weights; its tokenizer and chat template go "
+          "into the file")
+      ->type_name(kModel)
+      ->required();
+  command->add_option("--to", f.to, "format of the weights: 8.5, 4.8, 5.7 and 6.6 bits each, or 16")
+      ->check(CLI::IsMember({"q8_0", "q4_k_m", "q5_k_m", "q6_k", "bf16", "f16"}))
+      ->required();
+  CLI::Option* output = command->add_option("-o,--output-file", f.output,
+                                            "the file to write (default: MODEL-Q4_K_M.gguf, as --to says, here)");
+  refuse_standard_output(*output->type_name(kFile));
+  command->add_flag("--overwrite", f.overwrite, "replace an output file that exists, once the new one is complete");
+  command->add_option("-t,--threads", f.threads, "CPU threads (default: as many as there are cores)")
+      ->check(integer_in(1, 1024));
+  command->add_flag("--json", c.json, "print one JSON object: formats by kinds of tensors, bytes");
+  command->callback([&c] { c.status = app::quantize(c.quantize, c.output()); });
+}
+
 void add_model_commands(CLI::App& app, Commands& c) {
   CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub");
-  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
+  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION; ORG/NAME:Q4_K_M names a GGUF file")
+      ->type_name(kModel)
+      ->required();
   pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
   pull->add_option("--token", c.pull.token,
                    "token of the hub, for gated and private models (default: HF_TOKEN, or what hf auth login stored)")
@@ -251,6 +284,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
         &commands.batch.model, &commands.serve.model, &commands.puzzles.model, &commands.bench}) {
     flags->guard = &guard;
   }
+  commands.quantize.guard = &guard;
   add_generate(app, commands);
   add_run(app, commands);
   add_demo(app, commands);
@@ -262,6 +296,7 @@ int run(int argc, char** argv, SigbusGuard& guard) {
   add_puzzles(*eval, commands);
   add_doctor_and_bench(app, commands);
   add_model_commands(app, commands);
+  add_quantize(app, commands);
   app.add_subcommand("help", "help for a command: headrace help COMMAND");  // with_help_options reads it
   app.add_subcommand("version", "the version");
   check_values(app);

@@ -43,6 +43,7 @@ LLMOptions options_of(const ModelFlags& f) {
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
   options.context.leave_out = f.leave_out;
+  options.context.activations = f.activations == "int8" ? Activations::kInt8 : Activations::kFloat;
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
   options.graphs = f.require_graphs ? RunnerConfig::Graphs::kRequired
                    : f.no_graphs    ? RunnerConfig::Graphs::kOff
@@ -53,6 +54,7 @@ LLMOptions options_of(const ModelFlags& f) {
   options.max_num_batched_tokens = f.max_num_batched_tokens;
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;
+  options.quantize = quant_preset_named(f.quantize);
   options.log = log_to_stderr(f.log_level);
   options.guard = f.guard;
   return options;

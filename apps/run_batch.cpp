@@ -83,6 +83,7 @@ RunSettings settings_of(const RunBatchFlags& flags, const BatchInput& input, con
           {"--served-model-name", fmt::format("{}", fmt::join(names, ","))},
           {"--seed", str(flags.seed)},
           {"--random-weights", text(m.random_weights)},
+          {"--quantize", m.quantize},
           {"--max-model-len", str(m.max_model_len)},
           {"--dtype", m.dtype},
           {"--kv-cache-dtype", m.kv_dtype},

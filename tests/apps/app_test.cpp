@@ -510,6 +510,12 @@ TEST(LoadProgress, LinesElsewhere) {
   EXPECT_EQ(lines.finish(), "");
 }
 
+TEST(LoadProgress, OtherWorkHasItsOwnWordAndSize) {
+  LoadProgress lines(LoadProgress::Style::kLines, "quantising", 1'000'000);
+  EXPECT_EQ(lines.update(500'000, 999'999), "");
+  EXPECT_EQ(lines.update(100'000'000, 200'000'000), "quantising 0.1 of 0.2 GB\n");
+}
+
 TEST(LoadProgress, AnUnknownEndCountsUp) {
   LoadProgress lines(LoadProgress::Style::kLines);
   EXPECT_EQ(lines.update(kGB, 0), "");

@@ -4,10 +4,12 @@
 #include <cstdlib>
 
 #include "headrace/core/device_runtime.h"
+#include "headrace/models/gguf_model_file.h"
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
 #include "headrace/ops/reference/reference_ops.h"
 #include "models/golden_runner.h"
+#include "models/model_with_tokenizer.h"
 #include "support/all_close.h"
 #include "support/device_mirror.h"
 #include "support/gpu.h"
@@ -102,6 +104,23 @@ INSTANTIATE_TEST_SUITE_P(Families, GgufGolden,
                          testing::Values("llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5",
                                          "qwen3_5_moe"),
                          [](const auto& family) { return family.param; });
+
+// Files of all matrices in bfloat16, as the golden checkpoints store them.
+TEST(GgufModelFile, FilesThatAreWrittenHaveTheFamilysLogits) {
+  for (const std::string family : {"llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe",
+                                   "qwen3_5_released", "qwen3_5_moe_released"}) {
+    SCOPED_TRACE(family);
+    const test::TempDir dir;
+    test::make_model(dir, family);
+    write_gguf(read_description(dir.path()), dir / "model.gguf", {.target = DType::kBF16});
+    const Golden golden = golden_of(family);
+    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+      if (!set.runs_here()) continue;
+      GoldenRunner runner(dir / "model.gguf", *set.ops, DType::kF32);
+      EXPECT_TRUE(all_close(run_all(runner, golden, {20, 1}), golden.logits, float32_tolerance(golden.logits)));
+    }
+  }
+}
 
 // A step of which few rows' logits are wanted, or none, as prompts are; in strict mode the same bits as among all.
 void expect_logits_of_some_rows_as_among_all(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {

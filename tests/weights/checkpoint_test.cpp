@@ -302,6 +302,7 @@ TEST(Checkpoint, OtherFormatsAreRefusedByName) {
     const TempDir dir;
     write_file(dir / name, "x");
     expect_error(ErrorCode::kUnsupported, expected, [&] { Checkpoint::open(dir.path()); });
+    if (name.ends_with(".gguf")) continue;  // a model by itself
     expect_error(ErrorCode::kUnsupported, expected, [&, file = dir / name] { Checkpoint::open(file); });
   }
   const TempDir dir;

@@ -123,7 +123,7 @@ const std::vector<std::pair<std::string, std::vector<uint64_t>>> kTied = {{"toke
                                                                  kUntied = {{"token_embd.weight", {64, 5}},
                                                                             {"output.weight", {64, 5}}};
 
-const std::vector<GgufModelCase> kGgufModels = {
+const std::vector<GgufModelCase> kGgufModelCases = {
     {"qwen3", kQwen3Keys, kTied,
      "{" + kSizes + R"(,"architectures":["Qwen3ForCausalLM"],"num_hidden_layers":28,"head_dim":128,
         "tie_word_embeddings":true,"rope_parameters":{"rope_type":"default","rope_theta":1000000}})"},
@@ -180,9 +180,9 @@ const std::vector<GgufModelCase> kGgufModels = {
         "rope_parameters":{"rope_type":"default","rope_theta":1000000,"partial_rotary_factor":0.25}})"},
 };
 
-class GgufModel : public testing::TestWithParam<GgufModelCase> {};
+class GgufModelConfig : public testing::TestWithParam<GgufModelCase> {};
 
-TEST_P(GgufModel, StatesWhatItsConfigJsonDoes) {
+TEST_P(GgufModelConfig, StatesWhatItsConfigJsonDoes) {
   const TempDir dir;
   test::write_file(dir / "m.gguf", gguf_bytes(GetParam()));
   const ModelDescription model = read_description(dir / "m.gguf");
@@ -190,7 +190,7 @@ TEST_P(GgufModel, StatesWhatItsConfigJsonDoes) {
   EXPECT_EQ(model.directory, dir / "m.gguf");
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, GgufModel, testing::ValuesIn(kGgufModels),
+INSTANTIATE_TEST_SUITE_P(Architectures, GgufModelConfig, testing::ValuesIn(kGgufModelCases),
                          [](const auto& row) { return row.param.architecture; });
 
 class GgufConfig : public testing::Test {
@@ -198,8 +198,8 @@ class GgufConfig : public testing::Test {
   // Writes a qwen3 file with some keys replaced, left out (an empty value) or added.
   std::filesystem::path path(const Keys& keys, std::string_view architecture = "qwen3",
                              const std::vector<std::pair<std::string, std::vector<uint64_t>>>& tensors = kTied) const {
-    const auto base = std::ranges::find(kGgufModels, architecture, &GgufModelCase::architecture);
-    GgufModelCase file = base == kGgufModels.end() ? kGgufModels.front() : *base;
+    const auto base = std::ranges::find(kGgufModelCases, architecture, &GgufModelCase::architecture);
+    GgufModelCase file = base == kGgufModelCases.end() ? kGgufModelCases.front() : *base;
     file.architecture = architecture, file.tensors = tensors, file.keys = with(file.keys, keys);
     test::write_file(dir_ / "m.gguf", gguf_bytes(file));
     return dir_ / "m.gguf";
@@ -327,7 +327,7 @@ TEST_F(GgufConfig, TensorsSayWhatKeysDoNot) {
 
 TEST_F(GgufConfig, QuantisedTensorsAreOfTheSecondVersion) {
   const auto written = [this](int32_t version, uint32_t type) {
-    GgufModelCase model = kGgufModels.front();
+    GgufModelCase model = kGgufModelCases.front();
     model.keys["/general.quantization_version"] = value(version);
     const std::string plain = gguf_bytes(model), info = gguf_tensor("token_embd.weight", {64, 5}, kF32Type, 0);
     std::string bytes = plain;

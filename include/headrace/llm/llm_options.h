@@ -41,6 +41,7 @@ struct LLMOptions {
   std::optional<int64_t> cache_memory;
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
+  std::optional<QuantPreset> quantize;           // weights of floats become blocks at load; on a CPU
   ProgressCallback progress;
   LogCallback log;               // what was loaded and what runs it; warnings
   SigbusGuard* guard = nullptr;  // not owned

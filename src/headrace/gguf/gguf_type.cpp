@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "headrace/core/error.h"
+
 namespace headrace {
 namespace {
 
@@ -56,6 +58,16 @@ const GgufType* find_gguf_type(uint32_t id, std::string_view& why_not) {
             : id >= 97            ? "is of ik_llama.cpp alone"
                                   : "is unknown";
   return nullptr;
+}
+
+const GgufType& gguf_type_of(DType dtype) {
+  const auto* const found = std::ranges::find(kGgufTypes, std::optional(dtype), &GgufType::dtype);
+  HR_REQUIRE(found != kGgufTypes.end(), ErrorCode::kInvalidArgument, "GGUF files: ", name_of(dtype), " is not built");
+  return *found;
+}
+
+const GgufType& gguf_type_of(BlockFormat format) {
+  return *std::ranges::find(kGgufTypes, std::optional(format), &GgufType::format);
 }
 
 }  // namespace headrace

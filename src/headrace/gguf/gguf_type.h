@@ -24,4 +24,8 @@ struct GgufType {
 // Returns null for an id that no file may have. `why_not` then says why in a few words.
 const GgufType* find_gguf_type(uint32_t id, std::string_view& why_not);
 
+// Return the type of plain numbers or of blocks. Error kInvalidArgument for a dtype that no type is read as.
+const GgufType& gguf_type_of(DType dtype);
+const GgufType& gguf_type_of(BlockFormat format);
+
 }  // namespace headrace

@@ -206,4 +206,9 @@ std::vector<int32_t> eos_ids_of(const ModelDescription& model, int64_t vocab, st
   return ids;
 }
 
+QuantModel quant_model_of(const ModelConfig& config) {
+  return {.num_layers = config.num_layers,
+          .head = config.tied_head ? QuantModel::Head::kIsEmbedding : QuantModel::Head::kOwn};
+}
+
 }  // namespace headrace

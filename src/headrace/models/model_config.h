@@ -13,6 +13,7 @@
 #include "headrace/models/diffusion_info.h"
 #include "headrace/weights/model_description.h"
 #include "headrace/weights/name_rules.h"
+#include "headrace/weights/quant_preset.h"
 
 namespace headrace {
 
@@ -64,6 +65,8 @@ ModelConfig common_config(const JsonValue& root, const ClassDefaults& defaults);
 // Checks that the fields are consistent, after the family has set them. Error kModelFile or kUnsupported.
 void check(const ModelConfig& config);
 const JsonValue& text_config_of(const JsonValue& root);
+// Returns what the formats of quantised weights depend on.
+QuantModel quant_model_of(const ModelConfig& config);
 // Applies rope_parameters or rope_scaling to `config`; a missing type is "default".
 void read_rope(const JsonValue& rope, RotaryConfig& config);
 // Returns the stated dtype of the weights, if any. Error kModelFile for a name other than the three float dtypes.

@@ -104,13 +104,6 @@ struct Stated {
   std::optional<std::string> surprise = {};  // for the log
 };
 
-// Returns the directory's name, or "models--owner--name" for a commit in Hugging Face's cache.
-std::string repository_name(const std::filesystem::path& directory) {
-  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
-  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
-  return full.filename().string();
-}
-
 // The family's default is an id of its released vocabulary. An id set by the caller is checked later, with the other
 // decoding options (decoding_checks.h).
 void set_mask_token(const JsonValue& root, const std::optional<int32_t>& stated, ModelConfig& config) {
@@ -166,6 +159,9 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
 
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
   const auto [row, config, surprise] = read_stated(model, options);
+  const bool is_on_cpu = options.runtime == nullptr || options.runtime->device().type == DeviceType::kCPU;
+  HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported,
+             "weights are quantised at load on a CPU alone, not on ", to_string(options.runtime->device()));
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
   Checkpoint checkpoint = checkpoint_of(model, options);
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
@@ -176,6 +172,7 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
+  if (options.quantize) checkpoint.quantize(*options.quantize, quant_model_of(config));
   checkpoint.place_on(*context.runtime);
   MemoryNeed need{.what = str("loading the weights in ", model.directory.string()),
                   .advice = "another device (--device)"};
@@ -209,24 +206,20 @@ bool is_embedding(std::string_view name) {
          name.ends_with("wte.weight");
 }
 
-// Adds the sizes from tensors' names and shapes. Experts under other names than the families' count as read in every
-// step.
+// Adds the sizes from tensors' names, shapes and bytes. Experts under other names than the families' count as read in
+// every step.
 ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, ModelSummary summary) {
-  int64_t all = 0, experts = 0, gathered = 0;
+  ModelInfo& info = summary.info;
+  info.weight_bytes = info.gathered_bytes = info.experts.bytes = 0;
   for (const std::string& name : checkpoint.names()) {
-    const int64_t elements = checkpoint.shape_of(name).numel();
-    all += elements;
     if (is_of_other_part(name)) continue;
-    summary.parameters += elements;
-    if (name.find(".experts.") != std::string::npos) experts += elements;
-    if (!config.tied_head && is_embedding(name)) gathered += elements;
+    const StoredTensor& stored = checkpoint.stored(name);
+    const auto bytes = static_cast<int64_t>(stored.data.size());
+    summary.parameters += stored.shape.numel();
+    info.weight_bytes += bytes;
+    if (name.find(".experts.") != std::string::npos) info.experts.bytes += bytes;
+    if (!config.tied_head && is_embedding(name)) info.gathered_bytes += bytes;
   }
-  const double bytes = static_cast<double>(checkpoint.stored_bytes()) / static_cast<double>(std::max<int64_t>(all, 1));
-  const auto bytes_of = [bytes](int64_t elements) {
-    return static_cast<int64_t>(bytes * static_cast<double>(elements));
-  };
-  summary.info.weight_bytes = bytes_of(summary.parameters), summary.info.gathered_bytes = bytes_of(gathered);
-  summary.info.experts.bytes = bytes_of(experts);
   return summary;
 }
 
@@ -245,6 +238,16 @@ ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options
     const DType dtype = options.dtype.value_or(stated.config.stored_dtype.value_or(DType::kBF16));
     return stated.row.info(model.config, stated.config, dtype);
   });
+}
+
+std::string repository_name(const std::filesystem::path& directory) {
+  std::filesystem::path full = std::filesystem::absolute(directory / "").lexically_normal().parent_path();
+  if (full.parent_path().filename() == "snapshots") full = full.parent_path().parent_path();
+  return full.filename().string();
+}
+
+ModelConfig stated_config(const ModelDescription& model, const ModelOptions& options) {
+  return naming_the_directory(model.directory, [&] { return read_stated(model, options).config; });
 }
 
 std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options) {

@@ -3,13 +3,16 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "headrace/core/log.h"
 #include "headrace/models/model.h"
+#include "headrace/models/model_config.h"
 #include "headrace/ops/op_set.h"
 #include "headrace/weights/model_description.h"
+#include "headrace/weights/quant_preset.h"
 
 namespace headrace {
 
@@ -25,6 +28,7 @@ struct ModelOptions {
   DeviceRuntime* runtime = nullptr;              // device of the model and of `ops`; not owned; null: the CPU's
   std::optional<uint64_t> random_weights;        // a seed: only config.json is read
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
+  std::optional<QuantPreset> quantize;           // weights of floats become blocks at load; on a CPU
   ProgressCallback progress;
   LogCallback log;
   SigbusGuard* guard = nullptr;  // not owned
@@ -35,6 +39,13 @@ std::vector<std::string_view> architecture_names();
 // Returns what the description alone states about the model, before weights are read: architecture, vocabulary,
 // context, layers, EOS ids, pools, diffusion. Nothing about weights. Errors as load_model.
 ModelInfo stated_info(const ModelDescription& model, const ModelOptions& options);
+
+// Returns the configuration that the description states. Errors as load_model.
+ModelConfig stated_config(const ModelDescription& model, const ModelOptions& options);
+
+// Returns the name of the repository that the directory is a copy of: its own, or "models--owner--name" for a commit in
+// Hugging Face's cache.
+std::string repository_name(const std::filesystem::path& directory);
 
 // Returns the GEMMs of the model on a device, from the description alone (causal_lm_gemms). Errors as load_model.
 std::vector<ModelGemm> stated_gemms(const ModelDescription& model, const ModelOptions& options);

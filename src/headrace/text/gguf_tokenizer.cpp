@@ -19,12 +19,16 @@ constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.gg
 enum class NormalForm : uint8_t { kAsIs, kNfc };
 enum class BeginToken : uint8_t { kNo, kYes };
 
-// What files mean by a name. `begin`: whether a text begins with the token bos if the file does not say.
+enum class Gpt2Split : uint8_t { kNo, kYes };
+
+// What files mean by a name. `begin`: whether a text begins with the token bos if the file does not say. `gpt2`: pieces
+// are split once more by GPT-2's pattern.
 struct PreTokenizer {
   std::string_view name, pattern;
   NormalForm form = NormalForm::kAsIs;
   WholeWords whole_words = WholeWords::kMerge;
   BeginToken begin = BeginToken::kNo;
+  Gpt2Split gpt2 = Gpt2Split::kNo;
 };
 
 constexpr auto kTakeFirst = WholeWords::kTakeFirst;
@@ -36,6 +40,7 @@ constexpr std::array kPreTokenizers = {
     PreTokenizer{"llama3", kLlama3Pattern, NormalForm::kAsIs, kTakeFirst, BeginToken::kYes},
     PreTokenizer{"llama-v3", kLlama3Pattern, NormalForm::kAsIs, kTakeFirst, BeginToken::kYes},
     PreTokenizer{"smaug-bpe", kLlama3Pattern},
+    PreTokenizer{.name = "smollm", .pattern = R"(\p{N})", .gpt2 = Gpt2Split::kYes},
 };
 
 enum class TokenType : int64_t {
@@ -68,6 +73,8 @@ const PreTokenizer& pre_tokenizer_of(const GgufHeader& header) {
   const std::string_view model = required_text(header, kModel);
   HR_REQUIRE(model == "gpt2", ErrorCode::kUnsupported, header.file(), ": key '", kModel, "': is '", printable(model),
              "', which is not built; built is 'gpt2' (byte-level BPE)");
+  HR_REQUIRE(header.has(kPre), ErrorCode::kModelFile, header.file(), ": has no key '", kPre,
+             "', without which its tokens are not known: an old converter wrote it, take a newer file");
   const std::string_view name = required_text(header, kPre);
   const auto* const found = std::ranges::find(kPreTokenizers, name, &PreTokenizer::name);
   if (found != kPreTokenizers.end()) return *found;
@@ -96,7 +103,7 @@ bool is_without_token(std::string_view token, TokenType type, size_t id) {
   return (type == TokenType::kUnused || type == TokenType::kUserDefined) && token == str("[PAD", id, "]");
 }
 
-void read_tokens(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_tokens(const GgufHeader& header, TokenizerFile& file) {
   const auto& tokens = required(header, kTokens, header.texts(kTokens));
   const std::vector<TokenType> types = types_of(header, tokens.size());
   if (const auto* const scores = header.numbers("tokenizer.ggml.scores"))
@@ -116,7 +123,7 @@ void read_tokens(const GgufHeader& header, TokenizerFile& file) {
 }
 
 // "left right"; a side may begin with a space.
-void read_merges(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_merges(const GgufHeader& header, TokenizerFile& file) {
   const auto& merges = required(header, kMerges, header.texts(kMerges));
   file.merges.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
@@ -152,16 +159,92 @@ TokenizerFile read_gguf_tokenizer(const GgufHeader& header) {
     }
   }
   const PreTokenizer& pre = pre_tokenizer_of(header);
-  TokenizerFile file{.whole_words = pre.whole_words, .patterns = {std::string(pre.pattern)}};
+  TokenizerFile file{.whole_words = pre.whole_words,
+                     .patterns = {std::string(pre.pattern)},
+                     .byte_level_regex = pre.gpt2 == Gpt2Split::kYes};
   if (pre.form == NormalForm::kNfc) file.normalizer.push_back({.kind = NormalizerStep::Kind::kNfc});
-  read_tokens(header, file);
-  read_merges(header, file);
+  read_gguf_tokens(header, file);
+  read_gguf_merges(header, file);
   const size_t num_tokens = header.texts(kTokens)->size();
   read_edge(header, "tokenizer.ggml.add_bos_token", pre.begin, "tokenizer.ggml.bos_token_id", num_tokens,
             file.prefix_ids);
   read_edge(header, "tokenizer.ggml.add_eos_token", BeginToken::kNo, "tokenizer.ggml.eos_token_id", num_tokens,
             file.suffix_ids);
   return file;
+}
+
+namespace {
+
+bool has_normal_form(const TokenizerFile& file, NormalForm form) {
+  if (form == NormalForm::kAsIs) return file.normalizer.empty();
+  return file.normalizer.size() == 1 && file.normalizer[0].kind == NormalizerStep::Kind::kNfc;
+}
+
+const PreTokenizer& pre_tokenizer_like(const TokenizerFile& file) {
+  const auto is_like = [&file](const PreTokenizer& pre) {
+    return file.patterns.size() == 1 && file.patterns[0] == pre.pattern && has_normal_form(file, pre.form) &&
+           file.whole_words == pre.whole_words;
+  };
+  const bool is_plain = file.alphabet == Alphabet::kBytes && !file.add_prefix_space && !file.byte_level_regex;
+  const auto* const found = std::ranges::find_if(kPreTokenizers, is_like);
+  HR_REQUIRE(is_plain && found != kPreTokenizers.end(), ErrorCode::kUnsupported,
+             "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5 and "
+             "Llama 3");
+  return *found;
+}
+
+void require_plain(const AddedToken& token) {
+  HR_REQUIRE(!token.single_word && !token.lstrip && !token.rstrip, ErrorCode::kUnsupported, "the tokenizer's token '",
+             printable(token.content), "' depends on the text around it, which GGUF files cannot say");
+}
+
+struct WrittenTokens {
+  std::vector<std::string> texts;
+  std::vector<int32_t> types;
+};
+
+WrittenTokens tokens_of(const TokenizerFile& file, int64_t num_rows) {
+  WrittenTokens tokens;
+  for (int64_t id = 0; id < num_rows; ++id) tokens.texts.push_back(str("[PAD", id, "]"));
+  tokens.types.assign(static_cast<size_t>(num_rows), static_cast<int32_t>(TokenType::kUnused));
+  const auto put = [&](int32_t id, const std::string& text, TokenType type) {
+    HR_REQUIRE(id < num_rows, ErrorCode::kModelFile, "the tokenizer's token '", printable(text), "' has id ", id,
+               ", and the embedding ", num_rows, " rows");
+    tokens.texts[static_cast<size_t>(id)] = text;
+    tokens.types[static_cast<size_t>(id)] = static_cast<int32_t>(type);
+  };
+  for (const Vocabulary::Entry& entry : file.vocab) put(entry.id, entry.token, TokenType::kNormal);
+  for (const AddedToken& token : file.added_tokens) {
+    require_plain(token);
+    put(token.id, token.content, token.special ? TokenType::kControl : TokenType::kUserDefined);
+  }
+  return tokens;
+}
+
+void add_edges(const TokenizerFile& file, std::vector<GgufKey>& keys) {
+  HR_REQUIRE(file.prefix_ids.size() <= 1 && file.suffix_ids.empty(), ErrorCode::kUnsupported,
+             "the tokenizer puts ", file.prefix_ids.size(), " tokens in front of texts and ", file.suffix_ids.size(),
+             " behind them; GGUF files are written for one in front");
+  keys.push_back({"tokenizer.ggml.add_bos_token", !file.prefix_ids.empty()});
+  if (file.prefix_ids.empty()) return;
+  keys.push_back({"tokenizer.ggml.bos_token_id", static_cast<uint32_t>(file.prefix_ids[0])});
+}
+
+}  // namespace
+
+std::vector<GgufKey> gguf_tokenizer_keys(const TokenizerFile& file, int64_t num_rows) {
+  const PreTokenizer& pre = pre_tokenizer_like(file);
+  auto [texts, types] = tokens_of(file, num_rows);
+  std::vector<std::string> merges;
+  merges.reserve(file.merges.size());
+  for (const auto& [left, right] : file.merges) merges.push_back(str(left, " ", right));
+  std::vector<GgufKey> keys = {{std::string(kModel), std::string("gpt2")},
+                               {std::string(kPre), std::string(pre.name)},
+                               {std::string(kTokens), std::move(texts)},
+                               {std::string(kTypes), std::move(types)},
+                               {std::string(kMerges), std::move(merges)}};
+  add_edges(file, keys);
+  return keys;
 }
 
 }  // namespace headrace

@@ -253,12 +253,15 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
   return named(path, [&] { return Tokenizer(std::make_unique<const Parts>(parse_tokenizer_file(json))); });
 }
 
-Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
-  if (is_gguf_path(directory)) {
-    const GgufFile gguf = open_first_gguf(directory);
-    const TokenizerFile file = read_gguf_tokenizer(gguf.header());
-    return named(directory.string(), [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
-  }
+namespace {
+
+struct NamedTokenizerFile {
+  std::string origin;  // for messages
+  TokenizerFile file;
+};
+
+NamedTokenizerFile read_named_tokenizer_files(const std::filesystem::path& directory) {
+  if (is_gguf_path(directory)) return {directory.string(), read_gguf_tokenizer(open_first_gguf(directory).header())};
   const std::filesystem::path path = directory / "tokenizer.json", pieces = directory / "tokenizer.model";
   const bool fast = file_exists(path) || !file_exists(directory / "merges.txt");
   HR_REQUIRE(!file_exists(pieces) || file_exists(path) || !fast, ErrorCode::kUnsupported, pieces.string(),
@@ -281,7 +284,18 @@ Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
                                   .added_tokens = text_if_any("added_tokens.json")};
   named(directory.string(), [&] { add_side_files(beside, file); });
   const std::string origin = fast ? path.string() : str((directory / "merges.txt").string(), " and vocab.json");
-  return named(origin, [&] { return Tokenizer(std::make_unique<const Parts>(file)); });
+  return {origin, std::move(file)};
+}
+
+}  // namespace
+
+TokenizerFile read_tokenizer_files(const std::filesystem::path& directory) {
+  return read_named_tokenizer_files(directory).file;
+}
+
+Tokenizer Tokenizer::from_directory(const std::filesystem::path& directory) {
+  const auto [origin, file] = read_named_tokenizer_files(directory);
+  return named(origin, [&read = file] { return Tokenizer(std::make_unique<const Parts>(read)); });
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json) {

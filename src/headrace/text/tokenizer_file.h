@@ -1,5 +1,6 @@
 // Contents of a tokenizer.json, checked and without JSON. Stateless.
 #pragma once
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,5 +32,8 @@ struct TokenizerFile {
 // the wrong type, a contradiction), kUnsupported (a component, or a value of one, that is not built), each naming the
 // place.
 TokenizerFile parse_tokenizer_file(std::string_view text);
+
+// Reads the tokenizer of a model's directory, or of a GGUF file, as Tokenizer::from_directory does. Errors as there.
+TokenizerFile read_tokenizer_files(const std::filesystem::path& directory);
 
 }  // namespace headrace

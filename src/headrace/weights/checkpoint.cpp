@@ -17,6 +17,12 @@ namespace headrace {
 
 namespace {
 
+// Returns true for the projections of Gated DeltaNet's alpha and beta, which decide what a state keeps: they are
+// computed with floats.
+bool gates_state(std::string_view name) {
+  return name.ends_with("linear_attn.in_proj_a.weight") || name.ends_with("linear_attn.in_proj_b.weight");
+}
+
 Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   std::vector<int64_t> dims;
   for (const uint64_t dim : entry.shape) {
@@ -55,9 +61,15 @@ struct Checkpoint::State {
   std::optional<RandomSource> random;
   std::span<const NameRule> rules;  // not owned
   std::optional<LoraAdapter> adapter;
+  struct Quantisation {
+    QuantPreset preset;
+    QuantModel model;
+  };
+  std::optional<Quantisation> quantisation;
   int threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::map<std::string, PackedWeight, std::less<>> packed;
+  std::map<std::string, LowRankChange, std::less<>> changes;  // of packed weights
   std::set<std::string, std::less<>> used;
   DeviceRuntime* runtime = &cpu_runtime();                   // not owned
   std::map<std::string, TensorView, std::less<>> on_device;  // copies, by stored name
@@ -102,9 +114,78 @@ struct Checkpoint::State {
       const auto [at, is_new] = stored.emplace(name, std::move(tensor));
       HR_REQUIRE(is_new, ErrorCode::kModelFile, *at->second.file, ": two tensors are '", printable(name), "'");
     }
+    warn_of_coarse_gates();
   }
   bool packs(const std::string& name) const {
-    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !(adapter && adapter->adapts(name));
+    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !gates_state(name) &&
+           (!is_changed(name) || changes.contains(name));
+  }
+  bool is_changed(std::string_view name) const { return adapter && adapter->adapts(name); }
+  // Prepares the adapter's factors of a quantised weight, which stays as it is. Other changes are merged into floats.
+  void keep_changes_beside() {
+    for (const std::string& name : adapter->weights()) {
+      if (!is_packable(at(name))) continue;
+      if (auto change = adapter->change_beside(name)) changes.emplace(name, std::move(*change));
+    }
+  }
+  void warn_of_coarse_gates() const {
+    std::vector<const StoredTensor*> coarse;
+    for (const auto& [name, tensor] : stored) {
+      if (gates_state(name) && tensor.format && *tensor.format != BlockFormat::kQ8_0) coarse.push_back(&tensor);
+    }
+    if (coarse.empty() || !log) return;
+    log(LogLevel::kWarning,
+        str(*coarse.front()->file, ": tensor '", printable(coarse.front()->name), "' is stored in ",
+            coarse.front()->type, coarse.size() > 1 ? str(", and so are ", coarse.size() - 1, " more") : "",
+            ": they gate the recurrent state, and their errors grow with the text; headrace quantize keeps them at 16 "
+            "bits"));
+  }
+  static int64_t bytes_of(const PackedWeight& weight) { return WeightView(weight.matrix()).bytes(); }
+
+  // Absent: the weight is given as it is stored, or made up.
+  std::optional<BlockFormat> format_to_make(std::string_view asked, const std::string& name, const Shape& shape) const {
+    if (!quantisation || shape.rank() != 2 || (adapter && adapter->adapts(name))) return std::nullopt;
+    if (!random && !at(name).dtype) return std::nullopt;
+    HR_REQUIRE(runtime->device().type == DeviceType::kCPU, ErrorCode::kUnsupported, "quantised weights do not run on ",
+               to_string(runtime->device()), ", expected a CPU");
+    return block_format_for(asked, shape, quantisation->preset, quantisation->model);
+  }
+  // Matrices of all experts in one tensor become one tensor each, as other checkpoints have them.
+  void split_stacked_experts() {
+    constexpr std::string_view kGateUp = "experts.gate_up_proj", kDown = "experts.down_proj";
+    std::map<std::string, StoredTensor, std::less<>> split;
+    for (const auto& [name, all] : stored) {
+      const bool is_stacked = all.shape.rank() == 3 && (all.dtype || all.format);
+      if (is_stacked && name.ends_with(kGateUp) && all.shape[1] % 2 == 0) {
+        add_experts(name.substr(0, name.size() - std::string_view("gate_up_proj").size()), {"gate_proj", "up_proj"},
+                    all, split);
+      } else if (is_stacked && name.ends_with(kDown)) {
+        add_experts(name.substr(0, name.size() - std::string_view("down_proj").size()), {"down_proj"}, all, split);
+      } else {
+        split.emplace(name, all);
+      }
+    }
+    stored = std::move(split);
+  }
+  static void add_experts(const std::string& prefix, const std::vector<std::string_view>& matrices,
+                          const StoredTensor& all, std::map<std::string, StoredTensor, std::less<>>& out) {
+    const auto count = static_cast<int64_t>(matrices.size());
+    const int64_t rows = all.shape[1] / count;
+    for (int64_t i = 0; i < all.shape[0] * count; ++i) {
+      out.emplace(str(prefix, i / count, ".", matrices[static_cast<size_t>(i % count)], ".weight"),
+                  matrix_of_rows(all, i * rows, rows));
+    }
+  }
+  // Makes the weight's blocks from its file's floats, or from made-up ones.
+  PackedWeight quantised(const std::string& name, BlockFormat format, const Shape& expected,
+                         const RandomValues& values) {
+    if (!random) return quantize_and_pack(at(name), format, threads);
+    const Tensor made = random_weight(random->seed, name, expected, values, random->threads);
+    StoredTensor floats{.file = &origin, .name = name, .type = "BF16", .dtype = made.dtype(), .shape = expected};
+    floats.data = {static_cast<const unsigned char*>(made.data()), static_cast<size_t>(made.bytes())};
+    PackedWeight packed_floats = quantize_and_pack(floats, format, random->threads);
+    report(name, bytes_of(packed_floats));
+    return packed_floats;
   }
   // Counts the tensor as used. Errors as tensor().
   const StoredTensor& use(const std::string& name, const Shape& expected) {
@@ -221,6 +302,7 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
                 str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
+  state_->keep_changes_beside();
   state_->threads = threads;
 }
 
@@ -237,9 +319,22 @@ std::vector<std::string> Checkpoint::names() const {
 int64_t Checkpoint::stored_bytes() const {
   uint64_t sum = 0;
   for (const auto& [name, stored] : state_->stored) sum += stored.data.size();
+  for (const auto& [name, packed] : state_->packed) {  // in place of the floats that it was made from
+    const auto stored = state_->stored.find(name);
+    const bool is_stored_so = stored != state_->stored.end() && stored->second.format;
+    if (is_stored_so) continue;
+    sum += static_cast<uint64_t>(State::bytes_of(packed));
+    if (stored != state_->stored.end()) sum -= stored->second.data.size();
+  }
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
+}
+
+std::vector<BlockFormat> Checkpoint::packed_formats() const {
+  std::set<BlockFormat> formats;
+  for (const auto& [name, weight] : state_->packed) formats.insert(weight.matrix().format);
+  return {formats.begin(), formats.end()};
 }
 
 std::optional<DType> Checkpoint::float_dtype() const {
@@ -250,9 +345,18 @@ std::optional<DType> Checkpoint::float_dtype() const {
   return std::nullopt;
 }
 
+const StoredTensor& Checkpoint::stored(std::string_view name) const {
+  return state_->at(stored_name(state_->rules, name));
+}
+
 Shape Checkpoint::shape_of(std::string_view name) const {
   HR_REQUIRE(!is_random(), ErrorCode::kInvalidArgument, "random checkpoint: '", name, "' has no stored shape");
   return state_->at(stored_name(state_->rules, name)).shape;
+}
+
+void Checkpoint::quantize(QuantPreset preset, const QuantModel& model) {
+  state_->quantisation = State::Quantisation{preset, model};
+  if (!state_->adapter) state_->split_stacked_experts();
 }
 
 void Checkpoint::place_on(DeviceRuntime& runtime) { state_->runtime = &runtime; }
@@ -274,11 +378,21 @@ TensorView Checkpoint::tensor(std::string_view asked, const Shape& expected, con
 
 WeightView Checkpoint::weight(std::string_view asked, const Shape& expected, const RandomValues& random) {
   const std::string name = stored_name(state_->rules, asked);
-  if (is_random() || !state_->packs(name)) return tensor(asked, expected, random);
-  const StoredTensor& stored = state_->use(name, expected);
-  const auto found = state_->packed.find(name);
-  if (found != state_->packed.end()) return WeightView(found->second.matrix());
-  return WeightView(state_->packed.emplace(name, pack(stored, state_->threads)).first->second.matrix());
+  const auto format = state_->format_to_make(asked, name, expected);
+  if (!format && (is_random() || !state_->packs(name))) return tensor(asked, expected, random);
+  if (!is_random()) state_->use(name, expected);
+  auto found = state_->packed.find(name);
+  if (found == state_->packed.end()) {
+    PackedWeight made =
+        format ? state_->quantised(name, *format, expected, random) : pack(state_->at(name), state_->threads);
+    found = state_->packed.emplace(name, std::move(made)).first;
+  }
+  WeightView weight(found->second.matrix());
+  HR_REQUIRE(weight.shape() == expected, ErrorCode::kInvalidArgument, origin(), ": '", name, "' is ", weight.shape(),
+             " already, asked for as ", expected);
+  const auto change = state_->changes.find(name);
+  if (change != state_->changes.end()) weight.set_change(&change->second);
+  return weight;
 }
 
 void Checkpoint::place_together(std::span<const Part> parts) {

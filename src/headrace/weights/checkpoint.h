@@ -13,11 +13,13 @@
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
 #include "headrace/weights/other_parts.h"
+#include "headrace/weights/quant_preset.h"
 #include "headrace/weights/random_tensor.h"
 
 namespace headrace {
 
 class SigbusGuard;
+struct StoredTensor;
 
 struct CheckpointOptions {
   ProgressCallback
@@ -56,6 +58,11 @@ class Checkpoint {
   void attach(LoraAdapter adapter, int threads);
   bool is_adapted(std::string_view name) const;
 
+  // From here on weight() gives matrices of floats in the blocks that block_format_for() names, in memory of the
+  // checkpoint; what an adapter changes, and what is stored in blocks, stays so. Stacked experts are read as matrices
+  // of their own, unless there is an adapter, which is attached before. Error kUnsupported from weight() on a device.
+  void quantize(QuantPreset preset, const QuantModel& model);
+
   // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`
   // is not owned and outlives the checkpoint. The CPU's changes nothing.
   void place_on(DeviceRuntime& runtime);
@@ -78,11 +85,18 @@ class Checkpoint {
   bool is_random() const;
   bool has(std::string_view name) const;
   std::vector<std::string> names() const;  // sorted
-  int64_t stored_bytes() const;            // of all tensors in the files; of random weights, those made so far
+  // Of all tensors in the files, and of random weights those made so far. What quantize() made counts in its place.
+  int64_t stored_bytes() const;
+
+  // Formats of the matrices that weight() gave as blocks, each once.
+  std::vector<BlockFormat> packed_formats() const;
 
   // The dtype of the first float tensor by name in the first file, as transformers' "auto" reads it. Absent where that
   // file has none, and for random weights. float64 and 8-bit floats are none that headrace computes with.
   std::optional<DType> float_dtype() const;
+
+  // The tensor as its file has it, which lives as long as the checkpoint. Error kModelFile when there is none.
+  const StoredTensor& stored(std::string_view name) const;
 
   // The shape that is stored. Error kModelFile when there is no such tensor; kInvalidArgument on random weights.
   Shape shape_of(std::string_view name) const;
@@ -93,9 +107,9 @@ class Checkpoint {
   // compute with.
   TensorView tensor(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
-  // Returns the matrix as layers multiply with it: quantised rows are packed for the CPU's kernels once each, in memory
-  // of the checkpoint, unless an adapter changes them; everything else is tensor(). Errors as tensor(), and kModelFile:
-  // a block whose scale is no number.
+  // Returns the matrix as layers multiply with it: quantised rows, and those that quantize() asks for, are packed for
+  // the CPU's kernels once each, in memory of the checkpoint, unless an adapter changes them; everything else is
+  // tensor(). Errors as tensor(), and kModelFile: a block whose scale is no number, a value that blocks cannot hold.
   WeightView weight(std::string_view asked, const Shape& expected, const RandomValues& random = {});
 
   // Returns the tensor in host memory, for values that a constructor reads or reorders.

@@ -9,20 +9,10 @@
 
 #include "headrace/core/error.h"
 #include "headrace/core/printable.h"
+#include "headrace/weights/gguf_layout.h"
 
 namespace headrace {
 namespace {
-
-// Sizes that the names and changes depend on.
-struct GgufSizes {
-  std::string_view architecture;
-  int64_t trunk_layers = 0, heads = 0, kv_heads = 0;
-  int64_t num_k_heads = 0, num_v_heads = 0, head_k_dim = 0, head_v_dim = 0;  // of Gated DeltaNet layers; 0: none
-
-  bool is_hybrid() const { return num_v_heads > 0; }
-  int64_t key_dim() const { return num_k_heads * head_k_dim; }
-  int64_t value_dim() const { return num_v_heads * head_v_dim; }
-};
 
 // A number, or the largest of a list with one per layer.
 int64_t size_at(const GgufHeader& header, std::string_view key, int64_t fallback) {
@@ -57,56 +47,13 @@ GgufSizes sizes_of(const GgufHeader& header) {
 }
 
 using Values = StoredTensor::Values;
-using Order = std::vector<int32_t>;
-
-void append_rows(Order& order, int64_t first, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) order.push_back(static_cast<int32_t>(first + i));
-}
-
-// Llama's files pair neighbouring rows of a head for the rotary embedding, Hugging Face row j with row j + D/2.
-Order llama_rows(int64_t rows, int64_t heads) {
-  Order order;
-  const int64_t dim = rows / heads;
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t within = i % dim;
-    order.push_back(static_cast<int32_t>(i - within + 2 * (within % (dim / 2)) + within / (dim / 2)));
-  }
-  return order;
-}
-
-// Files of qwen35 keep value head g r + j of key head g at place j Hk + g.
-int64_t place_of_value_head(const GgufSizes& s, int64_t head) {
-  const int64_t r = s.num_v_heads / s.num_k_heads;
-  return s.architecture.starts_with("qwen35") ? head % r * s.num_k_heads + head / r : head;
-}
-
-// Rows of value heads, `unit` rows each, behind `first` other rows.
-Order value_head_rows(const GgufSizes& s, int64_t first, int64_t unit) {
-  Order order;
-  append_rows(order, 0, first);
-  for (int64_t head = 0; head < s.num_v_heads; ++head) {
-    append_rows(order, first + place_of_value_head(s, head) * unit, unit);
-  }
-  return order;
-}
-
-bool moves_value_heads(const GgufSizes& s) {
-  return s.architecture.starts_with("qwen35") && s.num_v_heads != s.num_k_heads;
-}
+using Order = RowOrder;
 
 // One file's tensor on its way to those that Hugging Face's checkpoint has in its place.
 class Import {
  public:
-  Import(const GgufFile& file, const GgufTensor& tensor, NamedTensors& out) : out_(out) {
-    whole_.file = &file.header().file();
-    whole_.name = tensor.name;
-    whole_.type = tensor.type->name;
-    whole_.dtype = tensor.type->dtype, whole_.format = tensor.type->format;
-    whole_.data = file.data(tensor);
-    std::vector<int64_t> dims;
-    for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim) dims.push_back(static_cast<int64_t>(*dim));
-    whole_.shape = Shape(std::span<const int64_t>(dims));
-  }
+  Import(const GgufFile& file, const GgufTensor& tensor, NamedTensors& out)
+      : out_(out), whole_(stored_tensor_of(file, tensor)) {}
 
   const std::string& name() const { return whole_.name; }
   const Shape& shape() const { return whole_.shape; }
@@ -130,49 +77,13 @@ class Import {
   }
   // Rows [first, first + count) as a matrix of their own.
   void add_slice(std::string name, int64_t first, int64_t count) {
-    StoredTensor& part = add(std::move(name));
-    const auto bytes = static_cast<size_t>(whole_.row_bytes());
-    part.shape = {count, columns()};
-    part.data = whole_.data.subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(count) * bytes);
+    out_.emplace_back(std::move(name), matrix_of_rows(whole_, first, count));
   }
 
  private:
   NamedTensors& out_;
   StoredTensor whole_;
 };
-
-// Tensors that change their name alone, in a layer. Hugging Face's names are under "model.layers.N.".
-struct Renamed {
-  std::string_view gguf, huggingface;
-};
-constexpr std::array kRenamed = {
-    Renamed{"attn_norm.weight", "input_layernorm.weight"},
-    Renamed{"ffn_norm.weight", "post_attention_layernorm.weight"},
-    Renamed{"post_attention_norm.weight", "post_attention_layernorm.weight"},
-    Renamed{"attn_q.weight", "self_attn.q_proj.weight"},
-    Renamed{"attn_k.weight", "self_attn.k_proj.weight"},
-    Renamed{"attn_v.weight", "self_attn.v_proj.weight"},
-    Renamed{"attn_output.weight", "self_attn.o_proj.weight"},
-    Renamed{"attn_q.bias", "self_attn.q_proj.bias"},
-    Renamed{"attn_k.bias", "self_attn.k_proj.bias"},
-    Renamed{"attn_v.bias", "self_attn.v_proj.bias"},
-    Renamed{"attn_output.bias", "self_attn.o_proj.bias"},
-    Renamed{"attn_q_norm.weight", "self_attn.q_norm.weight"},
-    Renamed{"attn_k_norm.weight", "self_attn.k_norm.weight"},
-    Renamed{"ffn_gate.weight", "mlp.gate_proj.weight"},
-    Renamed{"ffn_up.weight", "mlp.up_proj.weight"},
-    Renamed{"ffn_down.weight", "mlp.down_proj.weight"},
-    Renamed{"ffn_gate_inp.weight", "mlp.gate.weight"},
-    Renamed{"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
-    Renamed{"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
-    Renamed{"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
-    Renamed{"ssm_norm.weight", "linear_attn.norm.weight"},
-};
-
-bool is_query_or_key(std::string_view name) { return name.starts_with("attn_q.") || name.starts_with("attn_k."); }
-
-// Of hybrids, the norms whose weights are 1 + w.
-bool is_shifted_norm(std::string_view name) { return name.ends_with("norm.weight") && name != "ssm_norm.weight"; }
 
 void add_renamed(Import& tensor, const GgufSizes& s, std::string_view name, std::string to) {
   Order order;
@@ -208,15 +119,10 @@ void add_ba(Import& tensor, const GgufSizes& s, const std::string& gdn) {
   tensor.add_rows(gdn + "in_proj_a.weight", std::move(a));
 }
 
-// Key head g has rows [q | k | v of its value heads | z of these].
 void add_qkvz(Import& tensor, const GgufSizes& s, const std::string& gdn) {
-  const int64_t dk = s.head_k_dim, dv = s.value_dim() / s.num_k_heads, all = 2 * (dk + dv);
-  tensor.require(tensor.rows() == s.num_k_heads * all, str(s.num_k_heads * all, " rows"));
-  Order mixed, z;
-  for (const auto& [first, count] : {std::pair{int64_t{0}, dk}, {dk, dk}, {2 * dk, dv}}) {
-    for (int64_t g = 0; g < s.num_k_heads; ++g) append_rows(mixed, g * all + first, count);
-  }
-  for (int64_t g = 0; g < s.num_k_heads; ++g) append_rows(z, g * all + 2 * dk + dv, dv);
+  const int64_t rows = 2 * (s.key_dim() + s.value_dim());
+  tensor.require(tensor.rows() == rows, str(rows, " rows"));
+  auto [mixed, z] = rows_of_grouped_qkvz(s);
   tensor.add_rows(gdn + "in_proj_qkv.weight", std::move(mixed));
   tensor.add_rows(gdn + "in_proj_z.weight", std::move(z));
 }
@@ -314,8 +220,8 @@ void add_of_layer(Import& tensor, const GgufSizes& s, const LayerName& name, boo
     tensor.add(layer + "mlp.shared_expert_gate.weight").shape = {1, hidden};
     return;
   }
-  const auto* const renamed = std::ranges::find(kRenamed, name.rest, &Renamed::gguf);
-  if (renamed == kRenamed.end()) return static_cast<void>(tensor.add(tensor.name()));
+  const auto* const renamed = std::ranges::find(kGgufLayerNames, name.rest, &GgufLayerName::gguf);
+  if (renamed == kGgufLayerNames.end()) return static_cast<void>(tensor.add(tensor.name()));
   add_renamed(tensor, s, name.rest, layer + std::string(renamed->huggingface));
 }
 
@@ -334,6 +240,19 @@ void add_of_model(Import& tensor, const GgufSizes& s) {
 }
 
 }  // namespace
+
+StoredTensor stored_tensor_of(const GgufFile& file, const GgufTensor& tensor) {
+  StoredTensor stored;
+  stored.file = &file.header().file();
+  stored.name = tensor.name;
+  stored.type = tensor.type->name;
+  stored.dtype = tensor.type->dtype, stored.format = tensor.type->format;
+  stored.data = file.data(tensor);
+  std::vector<int64_t> dims;
+  for (auto dim = tensor.dims.rbegin(); dim != tensor.dims.rend(); ++dim) dims.push_back(static_cast<int64_t>(*dim));
+  stored.shape = Shape(std::span<const int64_t>(dims));
+  return stored;
+}
 
 NamedTensors huggingface_tensors(const std::vector<GgufFile>& files) {
   const GgufSizes sizes = sizes_of(files.front().header());

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "headrace/core/block_quantizer.h"
 #include "headrace/core/parallel.h"
 #include "headrace/core/printable.h"
 
@@ -35,14 +36,27 @@ void reorder_columns(const StoredTensor& stored, std::vector<float>& row) {
   }
 }
 
+float log_of_negative(const StoredTensor& stored, float value) {
+  HR_REQUIRE(value < 0, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", value,
+             ", expected negative numbers");
+  return std::log(-value);
+}
+
 void change_values(const StoredTensor& stored, std::vector<float>& row) {
   for (float& value : row) {
-    if (stored.values == StoredTensor::Values::kMinusOne) value -= 1;
-    if (stored.values != StoredTensor::Values::kLogOfNegative) continue;
-    HR_REQUIRE(value < 0, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", value,
-               ", expected negative numbers");
-    value = std::log(-value);
+    switch (stored.values) {
+      case StoredTensor::Values::kAsStored: return;
+      case StoredTensor::Values::kMinusOne: value -= 1; break;
+      case StoredTensor::Values::kPlusOne: value += 1; break;
+      case StoredTensor::Values::kLogOfNegative: value = log_of_negative(stored, value); break;
+      case StoredTensor::Values::kNegativeExp: value = -std::exp(value); break;
+    }
   }
+}
+
+void require_computable(const StoredTensor& stored) {
+  HR_REQUIRE(stored.dtype || stored.format, ErrorCode::kUnsupported, *stored.file, ": tensor '", printable(stored.name),
+             "' has dtype ", stored.type, ", which is not supported; weights are F32, BF16 or F16");
 }
 
 }  // namespace
@@ -53,15 +67,30 @@ int64_t StoredTensor::row_bytes() const {
   return columns() / layout.elements * layout.bytes;
 }
 
+StoredTensor matrix_of_rows(const StoredTensor& stored, int64_t first, int64_t count) {
+  StoredTensor part = stored;
+  const auto bytes = static_cast<size_t>(stored.row_bytes());
+  part.shape = {count, stored.columns()};
+  part.data = stored.data.subspan(static_cast<size_t>(first) * bytes, static_cast<size_t>(count) * bytes);
+  return part;
+}
+
 bool is_usable_in_place(const StoredTensor& stored) {
   return stored.dtype && stored.row_order.empty() && stored.column_order.empty() &&
          stored.values == StoredTensor::Values::kAsStored &&
          reinterpret_cast<uintptr_t>(stored.data.data()) % static_cast<uintptr_t>(size_of(*stored.dtype)) == 0;
 }
 
+void read_row(const StoredTensor& stored, int64_t i, std::vector<float>& values) {
+  require_computable(stored);
+  decode_row(stored, i, values);
+  if (stored.format) require_finite_scales(stored, stored.row(i));
+  reorder_columns(stored, values);
+  change_values(stored, values);
+}
+
 Tensor read_tensor(const StoredTensor& stored, int threads) {
-  HR_REQUIRE(stored.dtype || stored.format, ErrorCode::kUnsupported, *stored.file, ": tensor '", printable(stored.name),
-             "' has dtype ", stored.type, ", which is not supported; weights are F32, BF16 or F16");
+  require_computable(stored);
   Tensor copy(stored.dtype.value_or(DType::kBF16), stored.shape);
   const int64_t columns = stored.columns(), size = size_of(copy.dtype());
   auto* const to = static_cast<unsigned char*>(copy.data());
@@ -71,10 +100,7 @@ Tensor read_tensor(const StoredTensor& stored, int threads) {
     unsigned char* const at = to + i * columns * size;
     if (!changes) return static_cast<void>(std::memcpy(at, stored.row(i).data(), static_cast<size_t>(columns * size)));
     std::vector<float> row(static_cast<size_t>(columns));
-    decode_row(stored, i, row);
-    if (stored.format) require_finite_scales(stored, stored.row(i));
-    reorder_columns(stored, row);
-    change_values(stored, row);
+    read_row(stored, i, row);
     for (int64_t c = 0; c < columns; ++c) set_number(at + c * size, copy.dtype(), row[static_cast<size_t>(c)]);
   });
   return copy;
@@ -117,21 +143,57 @@ std::span<const unsigned char> rows_of(const StoredTensor& stored, int64_t begin
 
 }  // namespace
 
+namespace {
+
+constexpr int64_t kRowsPerTask = 4 * kPackedRows;
+
+// Calls rows(begin, end, scratch) for all rows of `shape`, in parts, and packs the blocks that it returns.
+template <class Rows>
+PackedWeight packed_of(const PackedMatrix& shape, std::vector<int32_t> column_order, int threads, const Rows& rows) {
+  PackedWeight packed(shape, std::move(column_order));
+  parallel_for(threads, (shape.out + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+    const int64_t begin = task * kRowsPerTask, end = std::min(begin + kRowsPerTask, shape.out);
+    std::vector<unsigned char> scratch;
+    pack_rows(shape, begin, rows(begin, end, scratch), packed.data());
+  });
+  return packed;
+}
+
+}  // namespace
+
 PackedWeight pack(const StoredTensor& stored, int threads) {
-  constexpr int64_t kRowsPerTask = 4 * kPackedRows;
   const PackedMatrix shape{.format = *stored.format,
                            .out = stored.rows(),
                            .in = stored.columns(),
                            .column_unit = stored.column_order.empty() ? 0 : stored.column_unit};
-  PackedWeight packed(shape, places(stored.column_order));
-  parallel_for(threads, (shape.out + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    const int64_t begin = task * kRowsPerTask, end = std::min(begin + kRowsPerTask, shape.out);
-    std::vector<unsigned char> scratch;
-    const std::span<const unsigned char> rows = rows_of(stored, begin, end, scratch);
-    require_finite_scales(stored, rows);
-    pack_rows(shape, begin, rows, packed.data());
+  return packed_of(shape, places(stored.column_order), threads,
+                   [&](int64_t begin, int64_t end, std::vector<unsigned char>& scratch) {
+                     const std::span<const unsigned char> rows = rows_of(stored, begin, end, scratch);
+                     require_finite_scales(stored, rows);
+                     return rows;
+                   });
+}
+
+PackedWeight quantize_and_pack(const StoredTensor& stored, BlockFormat format, int threads) {
+  const PackedMatrix shape{.format = format, .out = stored.rows(), .in = stored.columns()};
+  const BlockLayout& layout = layout_of(format);
+  const auto bytes = static_cast<size_t>(shape.in / layout.elements * layout.bytes);
+  return packed_of(shape, {}, threads, [&](int64_t begin, int64_t end, std::vector<unsigned char>& scratch) {
+    std::vector<float> row(static_cast<size_t>(shape.in));
+    scratch.resize(static_cast<size_t>(end - begin) * bytes);
+    for (int64_t i = begin; i < end; ++i) {
+      read_row(stored, i, row);
+      require_quantizable(stored, row, layout.name);
+      quantize(format, row, std::span(scratch).subspan(static_cast<size_t>(i - begin) * bytes, bytes));
+    }
+    return std::span<const unsigned char>(scratch);
   });
-  return packed;
+}
+
+void require_quantizable(const StoredTensor& stored, std::span<const float> row, std::string_view type) {
+  const std::optional<float> refused = unquantizable(row);
+  HR_REQUIRE(!refused, ErrorCode::kModelFile, *stored.file, ": tensor '", printable(stored.name), "' holds ", *refused,
+             ", which ", type, " cannot");
 }
 
 }  // namespace headrace
