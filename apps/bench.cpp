@@ -13,6 +13,7 @@
 #include "bench/attention_bench.h"
 #include "bench/gdn_bench.h"
 #include "bench/limit_beside.h"
+#include "bench/linear_bench.h"
 #include "bench/measured_limits.h"
 #include "block_bench.h"
 #include "canvas_bench.h"
@@ -48,7 +49,8 @@ double prefill_seconds(LLM& llm, int32_t tokens) {
 
 // Seconds of a step that decides one request's next token, behind this prompt.
 double decode_seconds(LLM& llm, const std::vector<int32_t>& prompt, int32_t tokens) {
-  const auto prompt_steps = static_cast<int32_t>(prompt.size() / 1024) + 1;  // or fewer
+  const auto per_step = static_cast<size_t>(llm.config().runner.max_tokens);
+  const auto prompt_steps = static_cast<int32_t>(prompt.size() / per_step) + 1;  // or fewer
   llm.engine().add(prompt,
                    {.max_tokens = tokens, .temperature = 0, .end_of_text = SamplingParams::EndOfText::kIgnored});
   for (int32_t i = 0; i < prompt_steps; ++i) throw_if_failed(llm.engine().step());
@@ -97,16 +99,22 @@ void bench_model(const ModelFlags& flags, const BenchLoad& load, int threads, co
   const int32_t input_len = load.input_len.value_or(kInputLen);
   for (const int32_t requests : load.parallel) bench_batch(llm, requests, input_len);
   if (load.engines) return bench_at_once(std::move(loaded), directory, options, load);
-  constexpr int32_t kPrompt = 16384;
-  if (on_cpu || llm.config().max_context_len <= kPrompt) return;  // on a device with a context that holds it
-  report({.name = fmt::format("model prefill of {} tokens {}", kPrompt, model),
-          .median_s = prefill_seconds(llm, kPrompt),
-          .flops = info.bytes_multiplied() * kPrompt,  // without attention: two for each weight of 2 bytes
-          .limit = bench::Result::Limit::kMatrix,
-          .limit_rate = std::nullopt});
-  report({.name = fmt::format("model decode batch 1 behind {} tokens {}", kPrompt, model),
-          .median_s = decode_seconds(llm, random_prompt(info, kPrompt, 1), 256),
-          .limit_rate = std::nullopt});
+  const int32_t context = llm.config().max_context_len;
+  for (const int32_t prompt : on_cpu ? std::vector{128, 512, 2048} : std::vector{16384}) {
+    const int32_t decided = on_cpu ? 48 : 256;
+    if (prompt + decided > context) continue;
+    report({.name = fmt::format("model prefill of {} tokens {}", prompt, model),
+            .median_s = prefill_seconds(llm, prompt),
+            // Without attention: two for each weight of 2 bytes.
+            .flops = on_cpu ? 0 : info.bytes_multiplied() * prompt,
+            .limit = bench::Result::Limit::kMatrix,
+            .tokens = prompt,
+            .limit_rate = std::nullopt});
+    report({.name = fmt::format("model decode batch 1 behind {} tokens {}", prompt, model),
+            .median_s = decode_seconds(llm, random_prompt(info, prompt, 1), decided),
+            .tokens = 1,
+            .limit_rate = std::nullopt});
+  }
 }
 
 bool loads_server(const std::string& what) { return what == "serve" || what == "agent"; }
@@ -129,7 +137,7 @@ void refuse_load(const std::string& what, const BenchLoad& load) {
   }
 }
 
-// `bench attention`, `gdn` and `engine` run without a GPU, in dtypes and with models of their own.
+// `bench attention`, `gdn`, `linear` and `engine` run without a GPU, in dtypes and with models of their own.
 void refuse_model_flags(const std::string& what, const ModelFlags& flags) {
   const auto refuse = [&what](std::string_view flag, const std::string& value) {
     if (value.empty() || value == "auto" || value == "cpu") return;
@@ -162,11 +170,12 @@ int bench(const std::string& what, const ModelFlags& flags, const BenchLoad& loa
   if (loads_server(what) || what == "template") return 0;
   HR_REQUIRE(!engine || flags.threads == 0, ErrorCode::kInvalidArgument,
              "bench engine: --threads has no effect on it: it measures the engine's own thread");
-  if (engine || what == "attention" || what == "gdn") refuse_model_flags(what, flags);
+  if (engine || what == "attention" || what == "gdn" || what == "linear") refuse_model_flags(what, flags);
   const int threads = flags.threads > 0 ? flags.threads : available_cores();
   const OpSet& ops = flags.kernel_set.empty() ? cpu::select_kernel_set() : cpu::select_kernel_set(flags.kernel_set);
   const bench::Report report = [](const bench::Result& result) { write_out(bench::json_line(result)); };
   if (what == "attention") bench::run_attention_bench({ops, {.threads = threads}}, report);
+  if (what == "linear") bench::run_linear_bench({ops, {.threads = threads}}, report);
   if (what == "gdn") bench::run_gdn_bench({ops, {.threads = threads}}, report);
   if (engine) {
     bench_engine({.running = load.parallel,

@@ -134,6 +134,18 @@ struct Ran {
   const GenerateFlags& flags;
 };
 
+std::vector<std::string> quoted_formats(const ModelInfo& model) {
+  std::vector<std::string> names;
+  for (const BlockFormat format : model.packed_formats) names.push_back(json_string(layout_of(format).name));
+  return names;
+}
+
+// Of GEMMs with quantised weights; else those of the model.
+std::string_view activations_of(const ModelInfo& model, const OpContext& context) {
+  const bool int8 = !model.packed_formats.empty() && context.activations == Activations::kInt8;
+  return int8 ? "int8" : name_of(model.dtype);
+}
+
 std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
   auto& [llm, o, p, flags] = ran;
   const double decode_s = t.total_s - t.first_token_s;
@@ -143,7 +155,7 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       R"("timings": {{"device_start_s": {:.4f}, "load_s": {:.4f}, "first_token_s": {:.4f}, "total_s": {:.4f}, "decode_tokens_per_s": {}}}, )"
       R"("forwards": {}, "tokens_per_forward": {:.3f}, )"
       R"("sampling": {{"temperature": {:g}, "top_k": {}, "top_p": {:g}, "min_p": {:g}, "repetition_penalty": {:g}, "presence_penalty": {:g}, "frequency_penalty": {:g}, "logit_bias": {}, "min_tokens": {}, "seed": {}, "end_tokens": "{}", "stop_token_ids": [{}]}}, "decoding": {}, )"
-      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
+      R"("ran": {{"architecture": "{}", "adapter": {}, "strategy": "{}", "device": "{}", "attention": {}, "dtype": "{}", "kv_cache_dtype": "{}", "quantised_weights": [{}], "activations": "{}", "threads": {}, "deterministic": {}, "steps": {}}}}})"
       "\n",
       json_string(c.text), fmt::join(c.ids, ", "), flags.logprobs ? logprobs_json(c, llm.tokenizer()) : "",
       name_of(c.finish_reason), c.finish_reason == FinishReason::kContext, c.prompt_ids.size(), c.num_visible,
@@ -154,7 +166,8 @@ std::string report_json(const Completion& c, const Ran& ran, const Timings& t) {
       fmt::join(p.stop_token_ids, ", "), decoding_json(llm, p.decoding), llm.model_info().architecture,
       o.adapter ? json_string(o.adapter->string()) : "null", llm.config().strategy, to_string(llm.device()),
       json_string(llm.engine().runner().describe()), name_of(llm.model_info().dtype),
-      name_of(llm.engine().runner().kv_dtype()), o.context.threads, o.context.determinism == Determinism::kStrict,
+      name_of(llm.engine().runner().kv_dtype()), fmt::join(quoted_formats(llm.model_info()), ", "),
+      activations_of(llm.model_info(), o.context), o.context.threads, o.context.determinism == Determinism::kStrict,
       llm.engine().counters().steps);
 }
 
@@ -206,6 +219,21 @@ void finish(const Completion& result, const Ran& ran, const Timings& timings) {
 
 }  // namespace
 
+namespace {
+
+// From the model that `exact` names, in float32 and without rounded activations.
+LLM::Divergence divergence(LLM& llm, const std::string& text, const std::string& exact, LLMOptions options) {
+  options.dtype = DType::kF32;
+  options.context.activations = Activations::kFloat;
+  options.quantize.reset();
+  LoadedModel model(read_description(model_directory(exact), options.random_weights), options);
+  Measuring progress("tokens compared");
+  return llm.divergence_from(*model, text, kPerplexityWindow,
+                             [&progress](int64_t done, int64_t total) { progress.update(done, total); });
+}
+
+}  // namespace
+
 int generate(GenerateFlags flags, const std::string& demo) {
   const auto start = Clock::now();
   const std::optional<std::string> about_words = place_words(flags);
@@ -249,7 +277,7 @@ int generate(GenerateFlags flags, const std::string& demo) {
   return interrupted() ? kInterrupted : 0;
 }
 
-int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output) {
+int eval_perplexity(const ModelFlags& flags, const std::string& file, const std::string& exact, Output output) {
   const std::string text = read_text(file);
   const ModelDescription description = read_description(model_directory(flags), flags.random_weights);
   check_scores(stated_info(description, {}));  // before weights
@@ -264,16 +292,25 @@ int eval_perplexity(const ModelFlags& flags, const std::string& file, Output out
                           [&progress](int64_t done, int64_t total) { progress.update(done, total); });
   }();
   const double rate = static_cast<double>(p.tokens) / seconds_since(start);
+  std::optional<LLM::Divergence> d;
+  if (!exact.empty()) d = divergence(llm, text, exact, options);
   if (output == Output::kJson) {
+    const std::string divergence_json = d ? fmt::format(R"({{"mean_kl": {:.6e}, "same_top": {:.5f}, "tokens": {}}})",
+                                                        d->mean(), d->same_top_share(), d->tokens)
+                                          : "null";
     write_out(fmt::format(
         "{{\"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, "
-        "\"window\": {}}}\n",
-        p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window));
-  } else {
-    const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
-    write_out(
-        fmt::format("perplexity {:.4f}, {:.4f} bits per byte, over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
-                    p.per_token(), p.bits_per_byte(), p.tokens, p.window, why, rate));
+        "\"window\": {}, \"divergence\": {}}}\n",
+        p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window, divergence_json));
+    return 0;
+  }
+  const std::string why = p.window < kPerplexityWindow ? ", which is what the context holds" : "";
+  write_out(fmt::format("perplexity {:.4f}, {:.4f} bits per byte, over {} tokens in windows of {}{}, {:.0f} tokens/s\n",
+                        p.per_token(), p.bits_per_byte(), p.tokens, p.window, why, rate));
+  if (d) {
+    write_out(fmt::format(
+        "divergence {:.6f} nats from {} in float32 on average; the likeliest token is the same for {:.2f} %\n",
+        d->mean(), exact, 100 * d->same_top_share()));
   }
   return 0;
 }

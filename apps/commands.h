@@ -23,7 +23,7 @@ enum class Output : unsigned char { kText, kJson };
 // Flags that every command with a model takes.
 struct ModelFlags {
   std::string model, revision, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
-                               kernel_set, adapter, quantize, log_level = "warning";
+                               kernel_set, adapter, quantize, activations = "int8", log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
   std::optional<int64_t> cache_memory;                 // bytes
   std::optional<int32_t> max_num_batched_tokens;
@@ -85,7 +85,8 @@ int quantize(const QuantizeFlags& flags, Output output);
 enum class Confirm : unsigned char { kAsk, kAssumed };
 int remove_model(const std::string& model, Confirm confirm, Output output);
 int show_model(const std::string& model, Output output);
-int eval_perplexity(const ModelFlags& flags, const std::string& file, Output output);
+// `exact`: the same model in another form, to which the divergence is measured; empty: none.
+int eval_perplexity(const ModelFlags& flags, const std::string& file, const std::string& exact, Output output);
 int doctor(Output output);
 int doctor_model(const std::string& model, Output output);
 // `what`: a call ("gemm m=8 n=9728 k=2560") or a model; empty: `model`. Error kInvalidArgument unless one is stated.

@@ -13,7 +13,7 @@ constexpr std::string_view kOneGpu = "a model runs on one GPU, --device cuda:N";
 constexpr std::string_view kServer = "headrace serve MODEL answers requests, and headrace run-batch those of a file";
 constexpr std::string_view kPull = "headrace pull NAME downloads a model from Hugging Face's hub";
 constexpr std::string_view kWholeModel =
-    "headrace pull NAME downloads all that a model needs; no files in GGUF are read";
+    "headrace pull NAME downloads all that a model needs, and NAME:Q4_K_M one in GGUF";
 constexpr std::string_view kOtherHub =
     "headrace pull NAME downloads from Hugging Face's hub, or from that of HF_ENDPOINT";
 constexpr std::string_view kToken = "HF_TOKEN is the variable with the hub's token; headrace pull has --token, too";

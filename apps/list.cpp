@@ -64,6 +64,8 @@ ListedModel listed(std::string name, const fs::path& directory, std::string plac
   ListedModel model{
       .name = std::move(name), .directory = directory, .place = std::move(place), .bytes = weight_bytes(directory)};
   try {
+    if (is_gguf_path(directory))
+      model.architecture = open_first_gguf(directory).header().text("general.architecture").value_or("");
     const ModelDescription description = read_description(directory, /*random_weights=*/0);  // of any format
     model.architecture = named_architecture(description.config);
     if (!is_gguf_path(directory)) refuse_other_formats(directory);

@@ -36,7 +36,8 @@ struct Commands {
   QuantizeFlags quantize;
   ServeFlags serve;
   Origins origins;
-  std::string demo_what = "story", perplexity_file, bench_what, doctor_model, explained, shown, removed;
+  std::string demo_what = "story", perplexity_file, perplexity_exact, bench_what, doctor_model, explained, shown,
+              removed;
   BenchLoad load;
   LoadFlags server_load;
   bool json = false, yes = false;
@@ -123,9 +124,15 @@ void add_perplexity(CLI::App& eval, Commands& c) {
   perplexity->add_option("-f,--file", c.perplexity_file, "the text, UTF-8; -: standard input")
       ->type_name(kFile)
       ->required();
+  perplexity
+      ->add_option("--against", c.perplexity_exact,
+                   "measure also how far the next tokens' distributions are from this model's, computed in float32: "
+                   "what quantised weights cost")
+      ->type_name(kModel);
   add_model_flags(*perplexity, c.perplexity);
   perplexity->add_flag("--json", c.json, "print one JSON object");
-  perplexity->callback([&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.output()); });
+  perplexity->callback(
+      [&c] { c.status = eval_perplexity(c.perplexity, c.perplexity_file, c.perplexity_exact, c.output()); });
 }
 
 void add_puzzles(CLI::App& eval, Commands& c) {
@@ -179,8 +186,8 @@ void add_doctor_and_bench(CLI::App& app, Commands& c) {
   CLI::App* measure = app.add_subcommand("bench", "speed beside the machine's limits, as JSON lines");
   measure->add_option("name", c.bench_what, "what to measure")
       ->required()
-      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "model",
-                             "serve", "template"}));
+      ->check(CLI::IsMember({"agent", "arrivals", "attention", "blocks", "canvases", "chat", "engine", "gdn", "linear",
+                             "model", "serve", "template"}));
   measure
       ->add_option("--parallel", c.load.parallel,
                    "model: measure also N requests at once; arrivals: in place of 64; blocks: of 1,128; engine: of "
@@ -237,7 +244,9 @@ void add_quantize(CLI::App& app, Commands& c) {
 
 void add_model_commands(CLI::App& app, Commands& c) {
   CLI::App* pull = app.add_subcommand("pull", "download a model from Hugging Face's hub");
-  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION")->type_name(kModel)->required();
+  pull->add_option("model", c.pull.model, "its name, ORG/NAME or ORG/NAME@REVISION; ORG/NAME:Q4_K_M names a GGUF file")
+      ->type_name(kModel)
+      ->required();
   pull->add_option("--revision", c.pull.revision, "branch, tag or commit (default: main)")->type_name(kName);
   pull->add_option("--token", c.pull.token,
                    "token of the hub, for gated and private models (default: HF_TOKEN, or what hf auth login stored)")

@@ -88,9 +88,15 @@ void add_model_flags(CLI::App& app, ModelFlags& f, const char* names) {
       ->capture_default_str();
   app.add_option("--adapter", f.adapter, "directory of a LoRA (PEFT format) to merge into the weights")
       ->type_name(kDirectory);
-  app.add_option("--quantize", f.quantize,
-                 "make the weights smaller at load, as headrace quantize does: 8.5, 4.8, 5.7 or 6.6 bits each; on a CPU")
+  app.add_option(
+         "--quantize", f.quantize,
+         "make the weights smaller at load, as headrace quantize does: 8.5, 4.8, 5.7 or 6.6 bits each; on a CPU")
       ->check(CLI::IsMember({"q8_0", "q4_k_m", "q5_k_m", "q6_k"}));
+  app.add_option("--activations", f.activations,
+                 "what quantised weights multiply on a CPU; int8: activations rounded in groups of 32, fast; bf16: as "
+                 "they are")
+      ->check(CLI::IsMember({"int8", "bf16"}))
+      ->capture_default_str();
   app.add_option("--random-weights", f.random_weights, "random weights from this seed; only config.json is needed")
       ->check(integer_in<uint64_t>(0, std::numeric_limits<uint64_t>::max()));
   add_attention_flags(app, f);

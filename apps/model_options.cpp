@@ -43,6 +43,7 @@ LLMOptions options_of(const ModelFlags& f) {
   if (!f.kernel_set.empty()) options.kernel_set = f.kernel_set;
   options.context.threads = f.threads > 0 ? f.threads : available_cores();
   options.context.leave_out = f.leave_out;
+  options.context.activations = f.activations == "int8" ? Activations::kInt8 : Activations::kFloat;
   options.context.determinism = f.deterministic ? Determinism::kStrict : Determinism::kFast;
   options.graphs = f.require_graphs ? RunnerConfig::Graphs::kRequired
                    : f.no_graphs    ? RunnerConfig::Graphs::kOff

@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <optional>
 
+#include "bench/measured_limits.h"
 #include "commands.h"
 #include "doctor_model.h"
 #include "gguf_summary.h"
 #include "headrace/core/human_bytes.h"
+#include "headrace/core/parallel.h"
 #include "headrace/core/printable.h"
 #include "headrace/gguf/gguf_file.h"
 #include "headrace/hub/hub_name.h"
@@ -120,22 +122,53 @@ std::string json_list(const std::vector<std::string>& words) {
   return "[" + list + "]";
 }
 
+// A token's weights, and how fast this machine's memory reads them.
+struct TokenCost {
+  int64_t bytes = 0;
+  double bytes_per_s = 0;
+
+  double tokens_per_s() const { return bytes_per_s / static_cast<double>(bytes); }
+};
+
+// Absent: no family of this program's.
+std::optional<TokenCost> token_cost(const fs::path& file) try {
+  constexpr int64_t kMeasuredBytes = int64_t{1} << 30;  // no cache answers for it
+  const ModelSummary summary = model_summary(read_description(file), {});
+  return TokenCost{static_cast<int64_t>(summary.info.bytes_multiplied()),
+                   bench::prefetched_read_bandwidth(available_cores(), kMeasuredBytes)};
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::kUnsupported) throw;
+  return std::nullopt;
+}
+
+std::string cost_line(const TokenCost& cost) {
+  const double rate = cost.tokens_per_s();
+  return fmt::format("per token   {} read: at most {:.{}f} tokens/s at the {:.1f} GB/s that this machine reads\n",
+                     human_bytes(cost.bytes), rate, rate < 10 ? 1 : 0, cost.bytes_per_s / 1e9);
+}
+
 std::string kind_json(const GgufKind& kind) {
   return fmt::format(R"({{"name": {}, "tensors": {}, "parameters": {}, "bytes": {}, "bits": {:.4f}, "formats": {}}})",
                      json_string(kind.name), kind.tensors, kind.parameters, kind.bytes, kind.bits(),
                      json_list(kind.formats));
 }
 
-std::string shown_json(const std::string& name, const GgufSummary& s) {
+std::string cost_json(const std::optional<TokenCost>& cost) {
+  if (!cost) return "null";
+  return fmt::format(R"({{"bytes": {}, "read_gb_s": {:.1f}, "tokens_per_s": {:.1f}}})", cost->bytes,
+                     cost->bytes_per_s / 1e9, cost->tokens_per_s());
+}
+
+std::string shown_json(const std::string& name, const GgufSummary& s, const std::optional<TokenCost>& cost) {
   std::string kinds;
   for (const GgufKind& kind : s.kinds) kinds += (kinds.empty() ? "" : ", ") + kind_json(kind);
   return fmt::format(
       R"({{"name": {}, "architecture": {}, "parameters": {}, "context_length": {}, "chat_template": {}, )"
-      R"("tokenizer": {}, "bytes": {}, "files": {}, "kinds": [{}], "not_read": {}, "path": {}}})"
+      R"("tokenizer": {}, "bytes": {}, "files": {}, "kinds": [{}], "not_read": {}, "per_token": {}, "path": {}}})"
       "\n",
       json_string(name), json_string(s.architecture), s.all().parameters,
       s.context_length ? fmt::format("{}", *s.context_length) : "null", s.has_chat_template, json_string(s.tokenizer),
-      s.file_bytes, s.num_files, kinds, json_list(s.unread_formats), json_string(s.path));
+      s.file_bytes, s.num_files, kinds, json_list(s.unread_formats), cost_json(cost), json_string(s.path));
 }
 
 }  // namespace
@@ -144,7 +177,9 @@ int show_model(const std::string& model, Output output) {
   const fs::path path = model_directory(model, "fairy-hybrid", Network::kOffline);
   if (is_gguf_path(path)) {
     const GgufSummary summary = gguf_summary(path);
-    write_out(output == Output::kJson ? shown_json(model, summary) : shown_lines(summary));
+    const std::optional<TokenCost> cost = token_cost(path);
+    const std::string lines = shown_lines(summary) + (cost ? cost_line(*cost) : std::string());
+    write_out(output == Output::kJson ? shown_json(model, summary, cost) : lines);
     return 0;
   }
   const ShownModel shown = shown_model(path);

@@ -14,6 +14,8 @@ double median_seconds(int runs, const std::function<void()>& call);
 
 // Bytes per second that `threads` threads read over `bytes` of memory, all of it resident.
 double read_bandwidth(int threads, int64_t bytes = kLimitBytes);
+// As above with a software prefetch of every line ahead of its load, as kernels that stream weights have it.
+double prefetched_read_bandwidth(int threads, int64_t bytes = kLimitBytes);
 
 // Bytes per second that `threads` threads read and write over `bytes` of memory, both counted.
 double read_write_bandwidth(int threads, int64_t bytes = kLimitBytes);

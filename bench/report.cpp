@@ -6,7 +6,9 @@ namespace headrace::bench {
 
 std::string json_line(const Result& r) {
   if (r.bytes == 0 && r.flops == 0) {  // a time alone
-    return fmt::format("{{\"name\": \"{}\", \"median_s\": {:.6f}}}\n", r.name, r.median_s);
+    const std::string rate =
+        r.tokens > 0 ? fmt::format(", \"tokens_per_s\": {:.1f}", static_cast<double>(r.tokens) / r.median_s) : "";
+    return fmt::format("{{\"name\": \"{}\", \"median_s\": {:.6f}{}}}\n", r.name, r.median_s, rate);
   }
   constexpr const char* kNames[] = {"R", "RW", "M"};
   const double rate = (r.limit == Result::Limit::kMatrix ? r.flops : r.bytes) / r.median_s;

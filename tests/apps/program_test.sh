@@ -104,7 +104,7 @@ else
 fi
 check "graphs that a CPU has none of" 4 "$(status "$headrace" generate -p x --device cpu --require-graphs)"
 check "missing model" 3 "$(status "$headrace" generate /nonexistent -p x)"
-check "a file as model" "headrace: $0: is a file, expected the directory of a model; status 3" \
+check "a file as model" "headrace: $0: is a file, expected the directory of a model or a GGUF file; status 3" \
   "$("$headrace" generate "$0" -p x 2>&1); status $?"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -123,7 +123,7 @@ check "a pipe beside a prompt is not read" "$one piped" \
 yes 'There was a king.' | head -c 200000 >"$work/long"
 check "one of 200 kB" 1 "$(message "$headrace" generate -f "$work/long" -n 1 | grep -cE '^headrace: the prompt has [0-9]{5} tokens')"
 long=$(printf 'a%.0s' {1..600})
-check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the model's context (config.json) holds 512 with at least one new token; status 2" \
+check "one that a model of whole canvases does not hold" "headrace: the prompt has 600 tokens, the model's context holds 512 with at least one new token; status 2" \
   "$("$headrace" generate puzzle-llada "$long" 2>&1 | grep -v warning); status $(status "$headrace" generate puzzle-llada "$long")"
 check "a prompt that is not UTF-8" "headrace: warning: the prompt: byte 4 (0xe9) is not UTF-8; such bytes are read as U+FFFD" \
   "$(printf 'caf\xe9' | message "$headrace" generate -f - -n 1)"
@@ -466,7 +466,7 @@ check "random weights need config.json alone" 1 \
 lacked="headrace: $work/bare: lacks weights (model.safetensors, or model.safetensors.index.json and the files that it names) and a tokenizer (tokenizer.json, or vocab.json and merges.txt); headrace generate --random-weights 1 needs config.json alone; status 3"
 check "and without them it is no model" "$lacked|$lacked" \
   "$("$headrace" generate "$work/bare" -p "Once" -n 4 2>&1); status $?|$("$headrace" doctor "$work/bare" 2>&1); status $?"
-check "a file in place of its directory" "headrace: $work/bare/config.json: is a file, expected the directory of a model; status 3" \
+check "a file in place of its directory" "headrace: $work/bare/config.json: is a file, expected the directory of a model or a GGUF file; status 3" \
   "$("$headrace" generate "$work/bare/config.json" hi --random-weights 1 2>&1); status $?"
 check "noise is said to be noise where somebody reads it" "0 1" \
   "$(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 | wc -l) $(message "$headrace" generate "$work/bare" --random-weights 1 -p "Once" -n 4 --log-level info | grep -c 'the weights are random: the text is noise$')"

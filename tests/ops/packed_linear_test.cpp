@@ -1,15 +1,15 @@
 // Products with packed weights, of every kernel set: beside a reference in 64-bit integers, bit for bit, and beside the
 // product of dequantised weights in double.
-#include "headrace/ops/cpu/packed_linear.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "headrace/ops/cpu/dispatch.h"
+#include "headrace/ops/reference/reference_ops.h"
+#include "ops/kernel_sets.h"
 #include "support/all_close.h"
 #include "support/random_blocks.h"
+#include "support/tolerances.h"
 
 namespace headrace::testing_support {
 namespace {
@@ -98,20 +98,7 @@ struct PackedProblem {
   PackedProblem(const Tensor& inputs, BlockFormat format, int64_t out, const Bytes& weights)
       : rows(inputs.dim(0)), x(copy_of(inputs)), blocks(weights), weight(format, out, inputs.dim(1), weights) {}
 
-  cpu::PackedLinearParams params(const Tensor& y) const {
-    const PackedMatrix& w = weight.matrix;
-    return {.format = w.format,
-            .weight = w.data,
-            .x = x.data(),
-            .y = y.data(),
-            .rows = rows,
-            .in = w.in,
-            .out = w.out,
-            .x_stride = w.in,
-            .y_stride = w.out,
-            .column_order = w.column_order,
-            .column_unit = w.column_unit};
-  }
+  LinearArgs args(const TensorView& y) const { return {.x = x, .weight = WeightView(weight.matrix), .y = y}; }
   Tensor output() const {
     Tensor y(DType::kF32, {rows, weight.matrix.out});
     poison(y);
@@ -138,22 +125,13 @@ struct PackedProblem {
   OwnedMatrix weight;
 };
 
-class PackedLinear : public testing::TestWithParam<std::string> {
+class PackedLinear : public KernelSetTest {
  protected:
-  void SetUp() override {
-    for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-      if (set.ops->name == GetParam() && set.runs_here()) multiply_ = set.packed_linear;
-    }
-    if (multiply_ == nullptr) GTEST_SKIP() << "kernel set '" << GetParam() << "' is not built or does not run here";
-  }
-  Tensor product(const PackedProblem& problem, int threads) const {
+  Tensor product(const PackedProblem& problem, const OpContext& context) const {
     Tensor y = problem.output();
-    cpu::PackedLinearParams params = problem.params(y);
-    params.threads = threads;
-    multiply_(params);
+    ops().linear(problem.args(y), context);
     return y;
   }
-  void (*multiply_)(const cpu::PackedLinearParams&) = nullptr;
   Random random_{5};
 };
 
@@ -163,7 +141,8 @@ TEST_P(PackedLinear, HasTheBitsOfIntegerSums) {
       for (const int64_t out : {1, 7, 8, 9, 16, 100}) {
         const int64_t in = layout_of(format).elements * (1 + (rows + out) % 11);
         const PackedProblem problem(random_, format, rows, out, in);
-        EXPECT_TRUE(bit_equal(product(problem, 1 + static_cast<int>(rows % 3)), problem.expected())) << problem.name();
+        EXPECT_TRUE(bit_equal(product(problem, {.threads = 1 + static_cast<int>(rows % 3)}), problem.expected()))
+            << problem.name();
       }
     }
   }
@@ -174,7 +153,8 @@ TEST_P(PackedLinear, LongRowsHaveTheBitsOfIntegerSumsWithAnyNumberOfThreads) {
     for (const int64_t rows : {1, 3, 17}) {
       const PackedProblem problem(random_, format, rows, 67, 2048);
       const Tensor want = problem.expected();
-      for (const int threads : {1, 2, 3}) EXPECT_TRUE(bit_equal(product(problem, threads), want)) << problem.name();
+      for (const int threads : {1, 2, 3})
+        EXPECT_TRUE(bit_equal(product(problem, {.threads = threads}), want)) << problem.name();
     }
   }
 }
@@ -192,38 +172,83 @@ TEST_P(PackedLinear, LargestCodesDoNotSaturate) {
         for (int64_t i = 0; i < rows * kIn; ++i) x.data_as<float>()[i] = i / kIn % 3 == 2 && i % 2 == 1 ? -3.0F : 3.0F;
         for (int64_t i = 0; i < kIn; ++i) x.data_as<float>()[i] *= rows == 4 ? -1 : 1;
         const PackedProblem problem(x, format, 3, blocks);
-        EXPECT_TRUE(bit_equal(product(problem, 1), problem.expected())) << problem.name() << " " << int{byte};
+        EXPECT_TRUE(bit_equal(product(problem, {}), problem.expected())) << problem.name() << " " << int{byte};
       }
     }
   }
 }
 
-TEST_P(PackedLinear, IsWithinOnePercentOfDequantisedWeights) {
+// Relative L2.
+double error_of(const Tensor& got, const Tensor& want) {
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < want.numel(); ++i) {
+    error += std::pow(element_as_double(got, i) - element_as_double(want, i), 2);
+    norm += std::pow(element_as_double(want, i), 2);
+  }
+  return std::sqrt(error / norm);  // NaN if one is
+}
+
+TEST_P(PackedLinear, IsWithinOnePercentOfTheOracle) {
   for (const BlockFormat format : kBlockFormats) {
-    const PackedProblem problem(random_, format, 5, 100, 1024);
-    const std::vector<float> weights = dequantized(format, problem.blocks);
-    const Tensor got = product(problem, 2);
-    double error = 0, norm = 0;
-    for (int64_t m = 0; m < problem.rows; ++m) {
-      for (int64_t n = 0; n < 100; ++n) {
-        double want = 0;
-        for (int64_t k = 0; k < 1024; ++k)
-          want += double{problem.x.data_as<float>()[m * 1024 + k]} * double{weights[static_cast<size_t>(n * 1024 + k)]};
-        error += std::pow(got.data_as<float>()[m * 100 + n] - want, 2);
-        norm += want * want;
-      }
+    for (const int64_t rows : {1, 5, 20}) {
+      const PackedProblem problem(random_, format, rows, 100, 1024);
+      const Tensor want = problem.output();
+      reference::linear(problem.args(want), {});
+      EXPECT_LT(error_of(product(problem, {.threads = 2}), want), 0.01) << problem.name();
     }
-    EXPECT_LT(std::sqrt(error / norm), 0.01) << problem.name();
+  }
+}
+
+TEST_P(PackedLinear, OfFloatActivationsMatchesTheOracle) {
+  const std::vector<int32_t> order = {1, 0};
+  for (const BlockFormat format : kBlockFormats) {
+    for (const int64_t rows : {1, 5, 20}) {
+      const Tensor x = random_tensor(random_, DType::kF32, {rows, 512}, 0.01);  // then products are of size 1
+      PackedProblem problem(x, format, 300, random_blocks(random_, format, 300, 512));
+      if (rows == 5) problem.weight.matrix.column_order = order.data(), problem.weight.matrix.column_unit = 256;
+      const Tensor bias = random_tensor(random_, DType::kBF16, {300}), want = problem.output(), got = problem.output();
+      LinearArgs args = problem.args(want);
+      args.bias = bias;
+      reference::linear(args, {});
+      args.y = got;
+      ops().linear(args, {.threads = 2, .activations = Activations::kFloat});
+      EXPECT_LT(error_of(got, want), 1e-5) << problem.name();
+      EXPECT_TRUE(all_close(got, want, dense_tolerance(DType::kF32))) << problem.name();
+    }
+  }
+}
+
+TEST_P(PackedLinear, ARowOfFloatActivationsDoesNotDependOnTheBatchInStrictMode) {
+  const OpContext context{.threads = 2, .determinism = Determinism::kStrict, .activations = Activations::kFloat};
+  const PackedProblem all(random_, BlockFormat::kQ4_K, 20, 35, 512);
+  const Tensor batch = product(all, context);
+  for (const auto& [first, last] : {std::pair{0, 1}, {3, 15}}) {
+    const PackedProblem part(copy_of(all.x.view().slice(first, last)), BlockFormat::kQ4_K, 35, all.blocks);
+    EXPECT_TRUE(bit_equal(product(part, context), batch.view().slice(first, last))) << part.name();
+  }
+}
+
+TEST_P(PackedLinear, EmbeddingHasTheBitsOfTheOracle) {
+  for (const BlockFormat format : kBlockFormats) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      const PackedProblem table(random_, format, 1, 50, 256);
+      const Tensor ids(DType::kI32, {3}), want(type, {3, 256}), got(type, {3, 256});
+      for (int64_t t = 0; t < 3; ++t) set_element(ids, t, static_cast<double>(49 - 16 * t));
+      poison(got);
+      reference::embedding({.ids = ids, .table = WeightView(table.weight.matrix), .out = want}, {});
+      ops().embedding({.ids = ids, .table = WeightView(table.weight.matrix), .out = got}, {.threads = 2});
+      EXPECT_TRUE(bit_equal(got, want)) << table.name();
+    }
   }
 }
 
 TEST_P(PackedLinear, ARowDoesNotDependOnTheBatch) {
   for (const BlockFormat format : kBlockFormats) {
     const PackedProblem all(random_, format, 70, 35, 512);
-    const Tensor batch = product(all, 2);
+    const Tensor batch = product(all, {.threads = 2});
     for (const auto& [first, last] : {std::pair{0, 1}, {3, 5}, {60, 64}, {63, 70}}) {
       const PackedProblem part(copy_of(all.x.view().slice(first, last)), format, 35, all.blocks);
-      EXPECT_TRUE(bit_equal(product(part, 1), batch.view().slice(first, last))) << part.name();
+      EXPECT_TRUE(bit_equal(product(part, {}), batch.view().slice(first, last))) << part.name();
     }
   }
 }
@@ -233,9 +258,9 @@ TEST_P(PackedLinear, NonFiniteInputsDoNotVanish) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       for (const int64_t rows : {3, 9}) {
         const PackedProblem problem(random_, format, rows, 20, 512);
-        const Tensor clean = product(problem, 1);
+        const Tensor clean = product(problem, {});
         problem.x.data_as<float>()[512 + 300] = bad;
-        const Tensor y = product(problem, 1);
+        const Tensor y = product(problem, {});
         for (int64_t n = 0; n < 20; ++n) EXPECT_FALSE(std::isfinite(y.data_as<float>()[20 + n])) << problem.name();
         EXPECT_TRUE(bit_equal(y.view().slice(0, 1), clean.view().slice(0, 1)));
         EXPECT_TRUE(bit_equal(y.view().slice(2, rows), clean.view().slice(2, rows)));
@@ -248,44 +273,32 @@ TEST_P(PackedLinear, TinyAndHugeInputsKeepTheirSize) {
   for (const float size : {1e-28F, 1e30F}) {
     PackedProblem problem(random_, BlockFormat::kQ8_0, 1, 20, 64);
     for (int64_t i = 0; i < 64; ++i) problem.x.data_as<float>()[i] *= size;
-    const Tensor y = product(problem, 1);
+    const Tensor y = product(problem, {});
     EXPECT_TRUE(bit_equal(y, problem.expected()));
     EXPECT_GT(std::abs(y.data_as<float>()[0]), 1e-5F * size);
   }
   PackedProblem nothing(random_, BlockFormat::kQ8_0, 1, 20, 64);
   for (int64_t i = 0; i < 64; ++i) nothing.x.data_as<float>()[i] = i % 2 == 0 ? 1e-42F : 0.0F;
-  EXPECT_TRUE(bit_equal(product(nothing, 1), nothing.expected()));
+  EXPECT_TRUE(bit_equal(product(nothing, {}), nothing.expected()));
 }
 
 TEST_P(PackedLinear, ReadsStridedRowsOfEveryDtypeAndAddsABias) {
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int64_t rows : {1, 9}) {
       const Tensor wide = random_tensor(random_, type, {rows, 320}), bias = random_tensor(random_, type, {20});
-      const Tensor y(type, {rows, 24});
-      poison(y);
+      const TensorView part = wide.view().narrow(1, 32, 288);
       Tensor x(DType::kF32, {rows, 256});
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t k = 0; k < 256; ++k)
-          x.data_as<float>()[m * 256 + k] = static_cast<float>(element_as_double(wide, m * 320 + 32 + k));
-      }
+      for (int64_t i = 0; i < x.numel(); ++i) set_element(x, i, element_as_double(part, i));
       const PackedProblem problem(x, BlockFormat::kQ4_K, 20, random_blocks(random_, BlockFormat::kQ4_K, 20, 256));
-      cpu::PackedLinearParams params = problem.params(y);
-      const auto kernel_type = type == DType::kF32    ? cpu::FloatType::kF32
-                               : type == DType::kBF16 ? cpu::FloatType::kBF16
-                                                      : cpu::FloatType::kF16;
-      params.x_type = params.bias_type = params.y_type = kernel_type;
-      params.x = static_cast<const char*>(wide.data()) + 32 * size_of(type);
-      params.bias = bias.data();
-      params.x_stride = 320;
-      params.y_stride = 24;
-      multiply_(params);
-      const Tensor exact = problem.expected();
-      Tensor want(type, {rows, 24});
-      poison(want);
-      for (int64_t m = 0; m < rows; ++m) {
-        for (int64_t n = 0; n < 20; ++n)
-          set_element(want, m * 24 + n,
-                      exact.data_as<float>()[m * 20 + n] + static_cast<float>(element_as_double(bias, n)));
+      const Tensor y(type, {rows, 24}), want(type, {rows, 24}), exact = problem.expected();
+      poison(y), poison(want);
+      LinearArgs args = problem.args(y.view().narrow(1, 2, 22));
+      args.x = part;
+      args.bias = bias;
+      ops().linear(args, {});
+      for (int64_t i = 0; i < exact.numel(); ++i) {
+        const float b = static_cast<float>(element_as_double(bias, i % 20));
+        set_element(want.view().narrow(1, 2, 22), i, exact.data_as<float>()[i] + b);
       }
       EXPECT_TRUE(bit_equal(y, want)) << name_of(type) << " " << rows;
     }
@@ -306,7 +319,7 @@ TEST_P(PackedLinear, ReadsUnitsOfColumnsInTheirOrder) {
       problem.weight.matrix.column_order = order.data();
       problem.weight.matrix.column_unit = 128;
       const PackedProblem plain(reordered, format, 20, problem.blocks);
-      EXPECT_TRUE(bit_equal(product(problem, 2), product(plain, 2)));
+      EXPECT_TRUE(bit_equal(product(problem, {.threads = 2}), product(plain, {.threads = 2})));
     }
   }
 }

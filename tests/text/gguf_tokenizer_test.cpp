@@ -27,7 +27,7 @@ constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;
 
 // What a family's tokenizer.json states, spelled as there.
 struct PreTokenizerCase {
-  std::string name, regex, normalizer, ignore_merges, begins;
+  std::string name, regex, normalizer, ignore_merges, begins, use_regex = "false";
 };
 std::ostream& operator<<(std::ostream& out, const PreTokenizerCase& c) { return out << c.name; }
 
@@ -43,7 +43,7 @@ const std::vector<PreTokenizerCase> kPreTokenizerCases = {
     {"qwen2", kQwen2Regex, kNfcJson, "false", ""},         {"deepseek-r1-qwen", kQwen2Regex, kNfcJson, "false", ""},
     {"qwen35", kQwen3_5Regex, kNfcJson, "false", ""},      {"llama-bpe", kLlama3Regex, "null", "true", "<|begin|>"},
     {"llama3", kLlama3Regex, "null", "true", "<|begin|>"}, {"llama-v3", kLlama3Regex, "null", "true", "<|begin|>"},
-    {"smaug-bpe", kLlama3Regex, "null", "false", ""},
+    {"smaug-bpe", kLlama3Regex, "null", "false", ""},      {"smollm", R"(\p{N})", "null", "false", "", "true"},
 };
 
 // A vocabulary of all bytes, of merges drawn at random, of words that no merges make, and of added tokens.
@@ -92,7 +92,7 @@ struct DrawnVocabulary {
     return str(R"({"version":"1.0","added_tokens":[)", extra, R"(],"normalizer":)", c.normalizer,
                R"(,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":)",
                json_string(c.regex), R"(},"behavior":"Isolated","invert":false},{"type":"ByteLevel",)",
-               R"("add_prefix_space":false,"use_regex":false}]},"post_processor":)", post_processor(c),
+               R"("add_prefix_space":false,"use_regex":)", c.use_regex, R"(}]},"post_processor":)", post_processor(c),
                R"(,"decoder":{"type":"ByteLevel"},"model":{"type":"BPE","ignore_merges":)", c.ignore_merges,
                R"(,"vocab":{)", vocab, R"(},"merges":[)", rules, "]}}");
   }
@@ -242,10 +242,12 @@ TEST_F(GgufTokenizerKeys, AreRefusedByName) {
   EXPECT_EQ(refused("model", ""), "has no key 'tokenizer.ggml.model'");
   EXPECT_EQ(refused("model", gguf_key("tokenizer.ggml.model", "llama")),
             "key 'tokenizer.ggml.model': is 'llama', which is not built; built is 'gpt2' (byte-level BPE)");
-  EXPECT_EQ(refused("pre", ""), "has no key 'tokenizer.ggml.pre'");
+  EXPECT_EQ(refused("pre", ""),
+            "has no key 'tokenizer.ggml.pre', without which its tokens are not known: an old "
+            "converter wrote it, take a newer file");
   EXPECT_EQ(refused("pre", gguf_key("tokenizer.ggml.pre", "tekken")),
             "key 'tokenizer.ggml.pre': is 'tekken', which is not built; built are: qwen2, deepseek-r1-qwen, qwen35, "
-            "llama-bpe, llama3, llama-v3, smaug-bpe");
+            "llama-bpe, llama3, llama-v3, smaug-bpe, smollm");
   EXPECT_EQ(refused("tokens", ""), "has no key 'tokenizer.ggml.tokens'");
   EXPECT_EQ(refused("tokens", gguf_key("tokenizer.ggml.tokens", 1)),
             "key 'tokenizer.ggml.tokens': has another type, expected an array of texts");

@@ -59,6 +59,18 @@ class LLM {
   using OnWindow = std::function<void(int64_t done, int64_t total)>;
   Perplexity perplexity(std::string_view text, int32_t window = kPerplexityWindow, const OnWindow& on_window = {});
 
+  struct Divergence {
+    double nats = 0;  // sum over `tokens` next-token distributions
+    int64_t tokens = 0, same_top = 0;
+    double mean() const { return nats / static_cast<double>(tokens); }
+    double same_top_share() const { return static_cast<double>(same_top) / static_cast<double>(tokens); }
+  };
+  // Computes the Kullback-Leibler divergence D(exact || this) of the next-token distributions, and how often both have
+  // the same likeliest token, over windows as perplexity() has them. `exact` is another form of this model: errors as
+  // perplexity(), and kInvalidArgument where vocabularies differ.
+  Divergence divergence_from(LLM& exact, std::string_view text, int32_t window = kPerplexityWindow,
+                             const OnWindow& on_window = {});
+
   Device device() const { return async_.device(); }
   const Model& model() const { return async_.model(); }
   const ModelInfo& model_info() const { return async_.model_info(); }
@@ -72,6 +84,15 @@ class LLM {
   Engine& engine() { return async_.engine(); }  // while generate() does not run
 
  private:
+  struct Windows {
+    std::vector<std::vector<int32_t>> texts;  // tokens, those that the tokenizer puts before a text included
+    size_t num_given = 1;                     // tokens of each that are not predicted
+    int32_t size = 0;                         // most tokens of one
+    int64_t num_tokens = 0;                   // of all
+  };
+  // Error kInvalidArgument: as perplexity().
+  Windows windows_of(std::string_view text, int32_t window);
+
   std::filesystem::path directory_;  // of the model
   AsyncLLM async_;
 };

@@ -11,10 +11,17 @@ enum class Determinism : uint8_t {
             // request was split
 };
 
+// What GEMMs with quantised weights on a CPU make of x.
+enum class Activations : uint8_t {
+  kInt8,   // rounds it to int8 in groups of 32 columns; a row's bits do not depend on the rest of the batch
+  kFloat,  // reads it as it is, and dequantises the weights: exact, and several times slower
+};
+
 // Passed by value to every op. `stream` is the device's native handle (cudaStream_t); null on a CPU.
 struct OpContext {
   int threads = 1;
   Determinism determinism = Determinism::kFast;
+  Activations activations = Activations::kInt8;
   void* stream = nullptr;  // not owned
   // Benches only: names of kernel families, separated by commas, that ops do not choose. Empty: ops choose freely. Not
   // owned.

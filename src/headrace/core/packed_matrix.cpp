@@ -14,50 +14,68 @@ constexpr int kRows = static_cast<int>(kPackedRows), kColumns = static_cast<int>
 constexpr int kWords = kColumns / 4;             // of a row's codes in a group, four to a word
 constexpr size_t kWordStride = 4 * kPackedRows;  // bytes between two words of a row
 constexpr uint32_t kNibbles = 0x0f0f0f0f, kPairs = 0x03030303, kBits = 0x01010101;
+constexpr int kQuad = 4;  // rows that are packed together
 
-uint32_t word_at(const unsigned char* bytes, int i) {
+// A word of each of four rows.
+typedef uint32_t Words __attribute__((vector_size(4 * kQuad)));
+typedef uint32_t WordsInMemory __attribute__((vector_size(4 * kQuad), aligned(1), may_alias));
+
+uint32_t word_at(const unsigned char* bytes) {
   uint32_t word = 0;
-  std::memcpy(&word, bytes + 4 * i, sizeof word);
+  std::memcpy(&word, bytes, sizeof word);
   return word;
 }
-void put_word(unsigned char* plane, int i, uint32_t word) {
-  std::memcpy(plane + static_cast<size_t>(i) * kWordStride, &word, sizeof word);
-}
+void put_words(unsigned char* to, Words words) { *reinterpret_cast<WordsInMemory*>(to) = words; }
 
-// The codes of a row in a group as a file has them: word i of 4 bytes has columns 4 i to 4 i + 3.
-using GroupWords = std::array<uint32_t, kWords>;
+// Blocks of four rows of a file.
+struct Quad {
+  std::array<const unsigned char*, kQuad> rows;
 
-// `plane`: this row's first word.
-void put_nibbles(unsigned char* plane, const GroupWords& codes) {
-  for (int i = 0; i < kWords / 2; ++i)
-    put_word(plane, i,
-             (codes[static_cast<size_t>(i)] & kNibbles) | (codes[static_cast<size_t>(i + 4)] & kNibbles) << 4);
-}
+  Words word(int at) const {
+    return Words{word_at(rows[0] + at), word_at(rows[1] + at), word_at(rows[2] + at), word_at(rows[3] + at)};
+  }
+  // Four words that follow one another, from byte `at` on.
+  std::array<Words, 4> words(int at) const {
+    const auto row = [&](size_t r) -> Words { return *reinterpret_cast<const WordsInMemory*>(rows[r] + at); };
+    const Words r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
+    const Words a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+    const Words c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), d = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    return {__builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+            __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+  }
+  // Copies `bytes` bytes of each row to a place of its own, that far apart.
+  void copy(int at, int bytes, unsigned char* to) const {
+    for (int r = 0; r < kQuad; ++r)
+      std::memcpy(to + bytes * r, rows[static_cast<size_t>(r)] + at, static_cast<size_t>(bytes));
+  }
+};
 
-// Bit i of `bits` belongs to column i.
-uint32_t fifth_bits(uint32_t bits) {
-  uint32_t word = 0;
+// Bit i of a word belongs to column i.
+Words fifth_bits(Words bits) {
+  Words result{};
   for (int byte = 0; byte < 4; ++byte) {
-    uint32_t x = (bits >> byte) & 0x11111111;  // every fourth bit, moved together
+    Words x = (bits >> byte) & 0x11111111;  // every fourth bit, moved together
     x = (x | x >> 3) & 0x03030303;
     x = (x | x >> 6) & 0x000f000f;
-    word |= ((x | x >> 12) & 0xff) << (8 * byte);
+    result |= ((x | x >> 12) & 0xff) << (8 * byte);
   }
-  return word;
+  return result;
 }
 
-// Blocks of 32: scale, minimum if any, fifth bits if any, nibbles (or bytes of Q8_0).
+// Blocks of 32 columns: their bytes stand as in the file.
 template <BlockFormat kFormat>
-void pack_small_row(const unsigned char* block, unsigned char* to, int row) {
+void pack_small_quad(const Quad& quad, unsigned char* to, int row) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
-  constexpr int kScaleBytes = kLayout.minima != 0 ? 4 : 2;
-  std::memcpy(to + 2 * row, block, 2);
-  if constexpr (kLayout.minima != 0) std::memcpy(to + kLayout.minima + 2 * row, block + 2, 2);
+  constexpr int kScaleBytes = kLayout.minima != 0 ? 4 : 2, kFrom = kLayout.high != 0 ? kScaleBytes + 4 : kScaleBytes;
+  quad.copy(0, 2, to + 2 * row);
+  if constexpr (kLayout.minima != 0) quad.copy(2, 2, to + kLayout.minima + 2 * row);
   unsigned char* const codes = to + kLayout.codes + 4 * row;
-  if constexpr (kLayout.high != 0) put_word(codes + kLayout.high, 0, fifth_bits(word_at(block + kScaleBytes, 0)));
-  constexpr int kFrom = kLayout.high != 0 ? kScaleBytes + 4 : kScaleBytes;
-  constexpr int kNumWords = kLayout.code_bits == 8 ? kWords : kWords / 2;  // nibbles stand as in the file
-  for (int i = 0; i < kNumWords; ++i) put_word(codes, i, word_at(block + kFrom, i));
+  if constexpr (kLayout.high != 0) put_words(codes + kLayout.high, fifth_bits(quad.word(kScaleBytes)));
+  for (int i = 0; i < (kLayout.code_bits == 8 ? kWords : kWords / 2); i += 4) {
+    const std::array<Words, 4> words = quad.words(kFrom + 4 * i);
+    for (int j = 0; j < 4; ++j)
+      put_words(codes + static_cast<size_t>(i + j) * kWordStride, words[static_cast<size_t>(j)]);
+  }
 }
 
 // The scale and the minimum of 6 bits of a group of 32, from 12 bytes.
@@ -68,87 +86,103 @@ void put_steps(const unsigned char* bytes, int group, unsigned char* to) {
   to[kRows] = static_cast<unsigned char>(least);
 }
 
+// Nibbles of 32 columns: one of each byte from `at` on, moved down by `shift`.
+void put_nibbles(const Quad& quad, int at, int shift, unsigned char* codes) {
+  const std::array<Words, 4> first = quad.words(at), last = quad.words(at + kColumns / 2);
+  for (size_t i = 0; i < 4; ++i)
+    put_words(codes + i * kWordStride, ((first[i] >> shift) & kNibbles) | ((last[i] >> shift) & kNibbles) << 4);
+}
+
+// Gathers some bits of each byte (kMask, moved down by `shift`) of four words: those of word i from bit kMove i on.
+template <uint32_t kMask, int kMove>
+Words high_bits(const std::array<Words, 4>& words, int shift) {
+  Words bits{};
+  for (size_t i = 0; i < 4; ++i) bits |= ((words[i] >> shift) & kMask) << (kMove * i);
+  return bits;
+}
+
 template <BlockFormat kFormat>
-void pack_row_of_groups(const unsigned char* block, unsigned char* to, int row) {
+void pack_quad_of_groups(const Quad& quad, unsigned char* to, int row) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
   constexpr int kLow = kLayout.high != 0 ? 48 : 16;
-  std::memcpy(to + 2 * row, block, 2);
-  std::memcpy(to + kLayout.minima + 2 * row, block + 2, 2);
+  quad.copy(0, 2, to + 2 * row);
+  quad.copy(2, 2, to + kLayout.minima + 2 * row);
+  std::array<Words, 4> first{}, last{};
+  if constexpr (kLayout.high != 0) first = quad.words(16), last = quad.words(32);
   for (int group = 0; group < 8; ++group) {
-    put_steps(block + 4, group, to + kLayout.steps + 2 * kRows * group + row);
+    for (int r = 0; r < kQuad; ++r)
+      put_steps(quad.rows[static_cast<size_t>(r)] + 4, group, to + kLayout.steps + 2 * kRows * group + row + r);
     unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    GroupWords words;
-    for (int i = 0; i < kWords; ++i)
-      words[static_cast<size_t>(i)] = word_at(block + kLow + kColumns * (group / 2), i) >> (4 * (group % 2));
-    put_nibbles(codes, words);
-    if constexpr (kLayout.high != 0) {
-      uint32_t bits = 0;
-      for (int i = 0; i < kWords; ++i) bits |= ((word_at(block + 16, i) >> group) & kBits) << i;
-      put_word(codes + kLayout.high, 0, bits);
-    }
+    put_nibbles(quad, kLow + kColumns * (group / 2), 4 * (group % 2), codes);
+    if constexpr (kLayout.high != 0)
+      put_words(codes + kLayout.high, high_bits<kBits, 1>(first, group) | high_bits<kBits, 1>(last, group) << 4);
   }
 }
 
-void pack_row_of_q6_k(const unsigned char* block, unsigned char* to, int row) {
+void pack_quad_of_q6_k(const Quad& quad, unsigned char* to, int row) {
   constexpr PackedLayout kLayout = packed_layout(BlockFormat::kQ6_K);
-  std::memcpy(to + 2 * row, block + 208, 2);
+  quad.copy(208, 2, to + 2 * row);
   for (int group = 0; group < 8; ++group) {
     const int half = group / 4, quarter = group % 4;
-    to[kLayout.steps + 2 * kRows * group + row] = block[192 + 2 * group];
-    to[kLayout.steps + 2 * kRows * group + kRows + row] = block[193 + 2 * group];
+    quad.copy(192 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + row);
+    quad.copy(193 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + kRows + row);
     unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    const unsigned char *const low = block + 64 * half + 32 * (quarter % 2), *const high = block + 128 + 32 * half;
-    GroupWords words;
-    for (int i = 0; i < kWords; ++i) words[static_cast<size_t>(i)] = word_at(low, i) >> (4 * (quarter / 2));
-    put_nibbles(codes, words);
+    put_nibbles(quad, 64 * half + 32 * (quarter % 2), 4 * (quarter / 2), codes);
     for (int plane = 0; plane < 2; ++plane) {
-      uint32_t bits = 0;
-      for (int i = 0; i < 4; ++i) bits |= ((word_at(high, 4 * plane + i) >> (2 * quarter)) & kPairs) << (2 * i);
-      put_word(codes + kLayout.high, plane, bits);
+      put_words(codes + kLayout.high + static_cast<size_t>(plane) * kWordStride,
+                high_bits<kPairs, 2>(quad.words(128 + 32 * half + 16 * plane), 2 * quarter));
     }
   }
 }
 
-// Reads one block of a row, writes that row's part of a packed block.
-using PackRow = void (*)(const unsigned char* block, unsigned char* to, int row);
+// Reads a block of four rows, writes their part of a packed block.
+using PackQuad = void (*)(const Quad& quad, unsigned char* to, int row);
 template <BlockFormat kFormat>
-constexpr PackRow pack_row_of() {
-  if constexpr (kFormat == BlockFormat::kQ6_K) return pack_row_of_q6_k;
-  if constexpr (packed_layout(kFormat).block_columns == kColumns) return pack_small_row<kFormat>;
-  return pack_row_of_groups<kFormat>;
+constexpr PackQuad pack_quad_of() {
+  if constexpr (kFormat == BlockFormat::kQ6_K) return pack_quad_of_q6_k;
+  if constexpr (packed_layout(kFormat).block_columns == kColumns) return pack_small_quad<kFormat>;
+  return pack_quad_of_groups<kFormat>;
 }
 
 // Packs a tile of `rows` rows, `row_bytes` apart.
 template <BlockFormat kFormat>
 void pack_tile(const unsigned char* from, int rows, size_t row_bytes, unsigned char* to) {
-  constexpr PackRow kPack = pack_row_of<kFormat>();
+  constexpr PackQuad kPack = pack_quad_of<kFormat>();
   constexpr auto kBlockBytes = static_cast<size_t>(packed_layout(kFormat).block_bytes);
+  static constexpr std::array<unsigned char, 256> kZeros{};  // a block of rows behind the last one
   const auto block_bytes = static_cast<size_t>(layout_of(kFormat).bytes);
   for (size_t at = 0; at < row_bytes; at += block_bytes, to += kBlockBytes) {
-    if (rows < kRows) std::memset(to, 0, kBlockBytes);
-    for (int row = 0; row < rows; ++row) kPack(from + static_cast<size_t>(row) * row_bytes + at, to, row);
+    for (int row = 0; row < kRows; row += kQuad) {
+      Quad quad{};
+      for (int r = row; r < row + kQuad; ++r) {
+        quad.rows[static_cast<size_t>(r - row)] =
+            r < rows ? from + static_cast<size_t>(r) * row_bytes + at : kZeros.data();
+      }
+      kPack(quad, to, row);
+    }
   }
 }
 
-// Codes of a row's group, without the format's offset. `group`: that row's first word.
+// The codes of a row's group, one to a byte and without the format's offset. `group`: that row's first word.
 template <BlockFormat kFormat>
-void read_codes(const unsigned char* group, int (&codes)[kColumns]) {
+std::array<unsigned char, kColumns> codes_of(const unsigned char* group) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
-  for (int i = 0; i < kColumns; ++i) {
-    const int word = i / 4, byte = i % 4;
-    const auto at = [&](int of_word) {
-      return group[static_cast<size_t>(of_word) * kWordStride + static_cast<size_t>(byte)];
-    };
+  const auto stored = [group](int i) { return word_at(group + static_cast<size_t>(i) * kWordStride); };
+  std::array<unsigned char, kColumns> codes{};
+  for (int i = 0; i < kWords; ++i) {
+    uint32_t word = 0;
     if constexpr (kLayout.code_bits == 8) {
-      codes[i] = static_cast<signed char>(at(word));
-      continue;
+      word = stored(i);
+    } else {
+      word = (stored(i % 4) >> (i < 4 ? 0 : 4)) & kNibbles;
     }
-    codes[i] = word < 4 ? at(word) & 15 : at(word - 4) >> 4;
-    const unsigned char* const high = group + kLayout.high + byte;
-    if constexpr (kLayout.code_bits == 5) codes[i] |= ((high[0] >> word) & 1) << 4;
+    const unsigned char* const high = group + kLayout.high;
+    if constexpr (kLayout.code_bits == 5) word |= ((word_at(high) >> i) & kBits) << 4;
     if constexpr (kLayout.code_bits == 6)
-      codes[i] |= ((high[static_cast<size_t>(word / 4) * kWordStride] >> (2 * (word % 4))) & 3) << 4;
+      word |= ((word_at(high + static_cast<size_t>(i / 4) * kWordStride) >> (2 * (i % 4))) & kPairs) << 4;
+    std::memcpy(&codes[static_cast<size_t>(4 * i)], &word, sizeof word);
   }
+  return codes;
 }
 
 float scale_at(const unsigned char* bytes) {
@@ -161,14 +195,18 @@ float scale_at(const unsigned char* bytes) {
 template <BlockFormat kFormat>
 void unpack_group(const unsigned char* block, int group, int row, float* values) {
   constexpr PackedLayout kLayout = packed_layout(kFormat);
-  int codes[kColumns];
-  read_codes<kFormat>(block + kLayout.codes + kLayout.group_bytes * group + 4 * row, codes);
+  const auto codes = codes_of<kFormat>(block + kLayout.codes + kLayout.group_bytes * group + 4 * row);
   const float scale = scale_at(block + 2 * row);
   const unsigned char* const steps = block + kLayout.steps + 2 * kRows * group + row;
-  const auto number = [&](int i) { return static_cast<float>(codes[i] - kLayout.code_offset); };
+  const auto number = [&](int i) {
+    const unsigned char code = codes[static_cast<size_t>(i)];
+    return static_cast<float>(kLayout.code_bits == 8 ? static_cast<signed char>(code) : code - kLayout.code_offset);
+  };
   if constexpr (kFormat == BlockFormat::kQ6_K) {
-    for (int i = 0; i < kColumns; ++i)
-      values[i] = scale * static_cast<float>(static_cast<signed char>(steps[i / 16 * kRows])) * number(i);
+    for (int half = 0; half < 2; ++half) {
+      const float step = scale * static_cast<float>(static_cast<signed char>(steps[half * kRows]));
+      for (int i = 16 * half; i < 16 * half + 16; ++i) values[i] = step * number(i);
+    }
   } else if constexpr (kLayout.steps != 0) {
     const float step = scale * static_cast<float>(steps[0]);
     const float offset = scale_at(block + kLayout.minima + 2 * row) * static_cast<float>(steps[kRows]);

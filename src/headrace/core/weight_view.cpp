@@ -25,6 +25,7 @@ WeightView WeightView::slice(int64_t begin, int64_t end) const {
                  (end % kPackedRows == 0 || end == packed_->out),
              ErrorCode::kInvalidArgument, "packed weights: rows [", begin, ", ", end, ") of ", packed_->out,
              ", expected multiples of ", kPackedRows);
+  HR_REQUIRE(change_ == nullptr, ErrorCode::kUnsupported, "packed weights with an adapter have no rows of their own");
   PackedMatrix part = *packed_;
   part.out = end - begin;
   part.data += packed_bytes(part.format, begin, part.in);

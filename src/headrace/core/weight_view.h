@@ -8,6 +8,12 @@
 
 namespace headrace {
 
+// A change of a weight W that is applied beside it: y += (x A^T) B^T. Float32.
+struct LowRankChange {
+  Tensor a;  // [rank, in]
+  Tensor b;  // [out, rank], the scale included
+};
+
 // [out, in]. Does not own its memory. A tensor is accepted wherever a weight is. An op that has no kernel for packed
 // weights reads floats(), which refuses them.
 class WeightView {
@@ -19,6 +25,9 @@ class WeightView {
 
   explicit operator bool() const { return packed_ || floats_; }
   const PackedMatrix* packed() const { return packed_ ? &*packed_ : nullptr; }  // null: floats
+  // What layers add to products with packed weights; null: nothing. Ops do not read it. Not owned.
+  const LowRankChange* change() const { return change_; }
+  void set_change(const LowRankChange* change) { change_ = change; }
   // Error kUnsupported: the weights are packed.
   const TensorView& floats() const;
   operator const TensorView&() const { return floats(); }  // NOLINT(google-explicit-constructor)
@@ -42,6 +51,7 @@ class WeightView {
  private:
   TensorView floats_;
   std::optional<PackedMatrix> packed_;
+  const LowRankChange* change_ = nullptr;
 };
 
 }  // namespace headrace

@@ -408,24 +408,35 @@ std::optional<FinishReason> Engine::finish_reason_of(const Sequence& s, int32_t 
   return s.num_published >= config_.max_context_len ? std::optional(FinishReason::kContext) : std::nullopt;
 }
 
-std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
+StepResult Engine::run_alone(const std::vector<int32_t>& tokens, int32_t num_rows, const StepReads& reads) {
   HR_REQUIRE(idle(), ErrorCode::kInvalidArgument, "engine: score runs alone, but requests are queued");
   const int64_t id = add(tokens, {.max_tokens = 1});
   const ScopeEnd stop_running([this, id] { abort(id); });
   const TokenRange all{0, static_cast<int32_t>(tokens.size())};
-  const std::span next(tokens.begin() + 1, tokens.end());
-  std::vector<float> scores = run_step_or_fail([&] {
+  return run_step_or_fail([&] {
     drain();  // of a step whose requests were all aborted
-    const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, all.end - 1})};
-    std::vector<LogprobRow> rows;
-    for (const int32_t token : next) rows.push_back({.row = static_cast<int32_t>(std::ssize(rows)), .token = token});
-    const std::vector<SampleSpot> spots(rows.size());
+    const ScheduledStep step{.sequence = next_steps().front().sequence, .plan = causal_step(all, {0, num_rows})};
     runner_.launch(builder_.build({&step, 1}, scheduler_.table(), &runner_.backend()));
-    runner_.choose({.choice = TokenChoice{.vocab = model_.info().vocab_size, .spots = spots}, .logprobs = rows});
-    std::vector<float> of_rows;
-    for (const RowLogprobs& row : runner_.retire().logprobs) of_rows.push_back(row.logprob);
-    return of_rows;
+    runner_.choose(reads);
+    return runner_.retire();
   });
+}
+
+Tensor Engine::logits(const std::vector<int32_t>& tokens) {
+  return run_alone(tokens, static_cast<int32_t>(tokens.size()), {.logits = StepReads::Logits::kToHost}).logits;
+}
+
+std::vector<float> Engine::score(const std::vector<int32_t>& tokens) {
+  std::vector<LogprobRow> rows;
+  for (const int32_t token : std::span(tokens).subspan(1)) {
+    rows.push_back({.row = static_cast<int32_t>(std::ssize(rows)), .token = token});
+  }
+  const std::vector<SampleSpot> spots(rows.size());
+  const StepResult read =
+      run_alone(tokens, static_cast<int32_t>(rows.size()),
+                {.choice = TokenChoice{.vocab = model_.info().vocab_size, .spots = spots}, .logprobs = rows});
+  std::vector<float> scores;
+  for (const RowLogprobs& row : read.logprobs) scores.push_back(row.logprob);
   for (size_t i = 0; i < scores.size(); ++i) {
     HR_REQUIRE(!std::isnan(scores[i]), ErrorCode::kModelFile, "engine: the logits behind token ", i, " are no numbers",
                kNotNumbers);

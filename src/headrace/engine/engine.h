@@ -134,6 +134,8 @@ class Engine {
   // Returns the natural-log probability of each of tokens[1..] given those before it, size tokens.size() - 1. Runs one
   // sequence at once; the engine must be idle. Errors as add() and step().
   std::vector<float> score(const std::vector<int32_t>& tokens);
+  // As score; returns the logits behind each of `tokens`, float32 [tokens, vocab] on the host, as the model gives them.
+  Tensor logits(const std::vector<int32_t>& tokens);
 
   const EngineCounters& counters() const { return counters_; }
   const EngineConfig& config() const { return config_; }  // with every default resolved
@@ -144,6 +146,8 @@ class Engine {
   std::unique_ptr<Sequence> sequence_of(EngineRequest request) const;  // checks all but its size
   void start(Sequence& sequence) const;                                // checks its size, too
   int64_t count(int64_t id);                                           // returns `id`; later ones are larger
+  // Runs `tokens` as one step without other requests, which brings the logits of the first `num_rows` of them.
+  StepResult run_alone(const std::vector<int32_t>& tokens, int32_t num_rows, const StepReads& reads);
   // Calls `run`. If it throws, ends the requests of the failed step, and drains.
   template <class Run>
   auto run_step_or_fail(const Run& run);

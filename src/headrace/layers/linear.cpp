@@ -12,8 +12,17 @@ namespace {
 // Returns true if oneDNN runs the GEMM. With fewer rows the weights dominate, and headrace's kernels read them once, as
 // stored.
 bool use_matrix_library(const LayerContext& context, const LinearArgs& args) {
-  return context.on_cpu() && context.op.determinism == Determinism::kFast &&
+  return context.on_cpu() && !args.weight.packed() && context.op.determinism == Determinism::kFast &&
          args.x.dim(0) >= context.ops->library_rows && context.ops->name != "reference" && onednn_supports(args);
+}
+
+// y += (x A^T) B^T
+void add_change(const LayerContext& context, const TensorView& x, const LowRankChange& change, const TensorView& y) {
+  const Tensor inner = context.make(DType::kF32, {x.dim(0), change.a.dim(0)});
+  const Tensor sum = context.make(DType::kF32, {x.dim(0), change.b.dim(0)});
+  context.ops->linear({.x = x, .weight = change.a, .y = inner}, context.op);
+  context.ops->linear({.x = inner, .weight = change.b, .y = sum}, context.op);
+  context.ops->pointwise({.kind = PointwiseKind::kAdd, .x = y, .y = sum, .out = y}, context.op);
 }
 
 void multiply(const LayerContext& context, const LinearArgs& args) {
@@ -22,6 +31,7 @@ void multiply(const LayerContext& context, const LinearArgs& args) {
   } else {
     context.ops->linear(args, context.op);
   }
+  if (const LowRankChange* change = args.weight.change()) add_change(context, args.x, *change, args.y);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ int32_t context_of(const ModelInfo& model, const LLMOptions& o) {
 // Returns the name of the context limit for errors: without -c it may be the model's.
 std::string context_name(const ModelInfo& model, const LLMOptions& o) {
   const bool of_model = o.max_model_len <= 0 && context_of(model, o) == model.context_length;
-  return of_model ? "the model's context (config.json)" : EngineConfig().context_name;
+  return of_model ? "the model's context" : EngineConfig().context_name;
 }
 
 std::string strategy_name(const ModelInfo& model, const LLMOptions& o) {

@@ -69,7 +69,36 @@ Completion LLM::generate(std::vector<int32_t> prompt_ids, const SamplingParams& 
   return result;
 }
 
-LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnWindow& on_window) {
+namespace {
+
+std::span<const float> row_of_logits(const TensorView& row) {
+  return {static_cast<const float*>(row.data()), static_cast<size_t>(row.numel())};
+}
+
+// log sum exp
+double log_sum(std::span<const float> logits) {
+  const double largest = std::ranges::max(logits);
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - largest);
+  return largest + std::log(sum);
+}
+
+void add_row(const TensorView& expected_row, const TensorView& found_row, LLM::Divergence& total) {
+  const std::span<const float> expected = row_of_logits(expected_row), found = row_of_logits(found_row);
+  const double log_p = log_sum(expected), log_q = log_sum(found);
+  HR_REQUIRE(std::isfinite(log_p) && std::isfinite(log_q), ErrorCode::kModelFile, "divergence: logits are no numbers");
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double p = static_cast<double>(expected[i]) - log_p, q = static_cast<double>(found[i]) - log_q;
+    total.nats += std::exp(p) * (p - q);
+  }
+  const auto top = [](std::span<const float> row) { return std::ranges::max_element(row) - row.begin(); };
+  ++total.tokens;
+  if (top(expected) == top(found)) ++total.same_top;
+}
+
+}  // namespace
+
+LLM::Windows LLM::windows_of(std::string_view text, int32_t window) {
   check_scores(model_info());
   const std::vector<int32_t> ids = tokenizer().encode(text, {.add_special_tokens = AddSpecialTokens::kNo});
   const std::span<const int32_t> prefix = tokenizer().prefix_ids();
@@ -78,24 +107,56 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnW
   HR_REQUIRE(context >= least, ErrorCode::kInvalidArgument, "perplexity: the context holds ", context,
              " tokens, expected ", least, " or more");
   const auto most = static_cast<int32_t>(std::min<int64_t>(context - 1, config().runner.max_tokens));
-  Perplexity total{.window = std::min(window, most)};  // a request needs room for one more token
-  HR_REQUIRE(total.window > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", total.window,
+  const int32_t size = std::min(window, most);  // a request needs room for one more token
+  HR_REQUIRE(size > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", size,
              " tokens, expected more than the ", num_prefix, " that the tokenizer puts before a text");
-  const size_t first = std::max<size_t>(1, prefix.size()), each = static_cast<size_t>(total.window) - prefix.size();
+  Windows windows{.num_given = std::max<size_t>(1, prefix.size()), .size = size};
+  const size_t each = static_cast<size_t>(size) - prefix.size();
   for (size_t at = 0; at < ids.size(); at += each) {
     const size_t end = std::min(ids.size(), at + each);
     std::vector<int32_t> part(prefix.begin(), prefix.end());
     part.insert(part.end(), ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
     if (part.size() < 2) break;
+    windows.num_tokens += static_cast<int64_t>(part.size());
+    windows.texts.push_back(std::move(part));
+  }
+  HR_REQUIRE(!windows.texts.empty(), ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");
+  return windows;
+}
+
+LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnWindow& on_window) {
+  const Windows windows = windows_of(text, window);
+  Perplexity total{.window = windows.size};
+  int64_t done = 0;
+  for (const std::vector<int32_t>& part : windows.texts) {
     const std::vector<float> logprobs = naming(directory_, [&] { return engine().score(part); });
-    for (size_t i = first; i < part.size(); ++i) {
+    for (size_t i = windows.num_given; i < part.size(); ++i) {
       total.bits -= static_cast<double>(logprobs[i - 1]) / std::log(2.0);
       total.bytes += static_cast<int64_t>(tokenizer().bytes_of(part[i]).size());
     }
-    total.tokens += static_cast<int64_t>(part.size() - first);
-    if (on_window) on_window(static_cast<int64_t>(end), static_cast<int64_t>(ids.size()));
+    total.tokens += static_cast<int64_t>(part.size() - windows.num_given);
+    done += static_cast<int64_t>(part.size());
+    if (on_window) on_window(done, windows.num_tokens);
   }
-  HR_REQUIRE(total.bytes > 0, ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");
+  return total;
+}
+
+LLM::Divergence LLM::divergence_from(LLM& exact, std::string_view text, int32_t window, const OnWindow& on_window) {
+  HR_REQUIRE(exact.model_info().vocab_size == model_info().vocab_size, ErrorCode::kInvalidArgument,
+             "divergence: vocabularies of ", model_info().vocab_size, " and ", exact.model_info().vocab_size,
+             " tokens, expected one model in two forms");
+  const Windows windows = windows_of(text, std::min(window, exact.windows_of(text, window).size));
+  Divergence total;
+  int64_t done = 0;
+  for (const std::vector<int32_t>& part : windows.texts) {
+    const Tensor expected = naming(exact.directory_, [&] { return exact.engine().logits(part); });
+    const Tensor found = naming(directory_, [&] { return engine().logits(part); });
+    for (int64_t row = static_cast<int64_t>(windows.num_given) - 1; row < found.dim(0); ++row) {
+      add_row(expected.view().select(row), found.view().select(row), total);
+    }
+    done += static_cast<int64_t>(part.size());
+    if (on_window) on_window(done, windows.num_tokens);
+  }
   return total;
 }
 

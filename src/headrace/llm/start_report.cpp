@@ -16,6 +16,16 @@ void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const M
   }
 }
 
+// "Q4_K and Q6_K"
+std::string names_of(const std::vector<BlockFormat>& formats) {
+  std::string names;
+  for (size_t i = 0; i < formats.size(); ++i) {
+    if (i > 0) names += i + 1 == formats.size() ? " and " : ", ";
+    names += layout_of(formats[i]).name;
+  }
+  return names;
+}
+
 }  // namespace
 
 void report_start(const LLMOptions& options, AsyncLLM& llm) {
@@ -27,6 +37,11 @@ void report_start(const LLMOptions& options, AsyncLLM& llm) {
                            model.num_gdn_layers, " of them Gated DeltaNet, ", model.weight_bytes / 1000000,
                            " MB of weights, activations in ", name_of(model.dtype), ", keys and values in ",
                            name_of(llm.engine().runner().kv_dtype())));
+  if (!model.packed_formats.empty()) {
+    const bool int8 = options.context.activations == Activations::kInt8;
+    log(LogLevel::kInfo, str("weights in ", names_of(model.packed_formats), ", multiplied by ",
+                             int8 ? "activations in blocks of int8" : "float activations"));
+  }
   log(LogLevel::kInfo, str("attention by ", llm.engine().runner().describe(), "; strategy ", engine.strategy,
                            "; a context of ", engine.max_context_len, " tokens"));
   log(LogLevel::kInfo, "cache: " + llm.memory_plan().reasons);

@@ -9,6 +9,7 @@
 #include "headrace/batch/forward_batch.h"
 #include "headrace/cache/gdn_pool.h"
 #include "headrace/cache/kv_pool.h"
+#include "headrace/core/block_format.h"
 #include "headrace/core/tensor.h"
 #include "headrace/models/diffusion_info.h"
 
@@ -24,8 +25,9 @@ struct ModelInfo {
   std::vector<RadixAttentionConfig> attention_kinds;  // the first full-attention layer of each kind
   std::vector<KVLayerScales> kv_scales;               // from the checkpoint, for an 8-bit KV cache
   int32_t num_gdn_layers = 0;
-  GDNPoolConfig gdn;         // the engine sets num_slots
-  int64_t weight_bytes = 0;  // as stored, or as generated
+  GDNPoolConfig gdn;                        // the engine sets num_slots
+  int64_t weight_bytes = 0;                 // as stored, or as generated
+  std::vector<BlockFormat> packed_formats;  // of quantised weights that run as blocks; each once
   // The part of weight_bytes in an embedding that is not also the LM head. A token reads one row of it.
   int64_t gathered_bytes = 0;
   struct Experts {

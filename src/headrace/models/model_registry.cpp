@@ -171,8 +171,8 @@ void quantize_weights(QuantPreset preset, Checkpoint& checkpoint, ModelConfig& c
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
   auto [row, config, surprise] = read_stated(model, options);
   const bool is_on_cpu = options.runtime == nullptr || options.runtime->device().type == DeviceType::kCPU;
-  HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported, "weights are quantised at load on a CPU alone, not on ",
-             to_string(options.runtime->device()));
+  HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported,
+             "weights are quantised at load on a CPU alone, not on ", to_string(options.runtime->device()));
   if (surprise && options.log) options.log(LogLevel::kWarning, *surprise);
   Checkpoint checkpoint = checkpoint_of(model, options);
   const OpSet* ops = options.ops != nullptr ? options.ops : &backend_ops("auto", cpu_runtime().device(), {});
@@ -217,24 +217,20 @@ bool is_embedding(std::string_view name) {
          name.ends_with("wte.weight");
 }
 
-// Adds the sizes from tensors' names and shapes. Experts under other names than the families' count as read in every
-// step.
+// Adds the sizes from tensors' names, shapes and bytes. Experts under other names than the families' count as read in
+// every step.
 ModelSummary counted(const Checkpoint& checkpoint, const ModelConfig& config, ModelSummary summary) {
-  int64_t all = 0, experts = 0, gathered = 0;
+  ModelInfo& info = summary.info;
+  info.weight_bytes = info.gathered_bytes = info.experts.bytes = 0;
   for (const std::string& name : checkpoint.names()) {
-    const int64_t elements = checkpoint.shape_of(name).numel();
-    all += elements;
     if (is_of_other_part(name)) continue;
-    summary.parameters += elements;
-    if (name.find(".experts.") != std::string::npos) experts += elements;
-    if (!config.tied_head && is_embedding(name)) gathered += elements;
+    const StoredTensor& stored = checkpoint.stored(name);
+    const auto bytes = static_cast<int64_t>(stored.data.size());
+    summary.parameters += stored.shape.numel();
+    info.weight_bytes += bytes;
+    if (name.find(".experts.") != std::string::npos) info.experts.bytes += bytes;
+    if (!config.tied_head && is_embedding(name)) info.gathered_bytes += bytes;
   }
-  const double bytes = static_cast<double>(checkpoint.stored_bytes()) / static_cast<double>(std::max<int64_t>(all, 1));
-  const auto bytes_of = [bytes](int64_t elements) {
-    return static_cast<int64_t>(bytes * static_cast<double>(elements));
-  };
-  summary.info.weight_bytes = bytes_of(summary.parameters), summary.info.gathered_bytes = bytes_of(gathered);
-  summary.info.experts.bytes = bytes_of(experts);
   return summary;
 }
 

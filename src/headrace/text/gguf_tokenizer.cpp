@@ -19,12 +19,16 @@ constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.gg
 enum class NormalForm : uint8_t { kAsIs, kNfc };
 enum class BeginToken : uint8_t { kNo, kYes };
 
-// What files mean by a name. `begin`: whether a text begins with the token bos if the file does not say.
+enum class Gpt2Split : uint8_t { kNo, kYes };
+
+// What files mean by a name. `begin`: whether a text begins with the token bos if the file does not say. `gpt2`: pieces
+// are split once more by GPT-2's pattern.
 struct PreTokenizer {
   std::string_view name, pattern;
   NormalForm form = NormalForm::kAsIs;
   WholeWords whole_words = WholeWords::kMerge;
   BeginToken begin = BeginToken::kNo;
+  Gpt2Split gpt2 = Gpt2Split::kNo;
 };
 
 constexpr auto kTakeFirst = WholeWords::kTakeFirst;
@@ -36,6 +40,7 @@ constexpr std::array kPreTokenizers = {
     PreTokenizer{"llama3", kLlama3Pattern, NormalForm::kAsIs, kTakeFirst, BeginToken::kYes},
     PreTokenizer{"llama-v3", kLlama3Pattern, NormalForm::kAsIs, kTakeFirst, BeginToken::kYes},
     PreTokenizer{"smaug-bpe", kLlama3Pattern},
+    PreTokenizer{.name = "smollm", .pattern = R"(\p{N})", .gpt2 = Gpt2Split::kYes},
 };
 
 enum class TokenType : int64_t {
@@ -68,6 +73,8 @@ const PreTokenizer& pre_tokenizer_of(const GgufHeader& header) {
   const std::string_view model = required_text(header, kModel);
   HR_REQUIRE(model == "gpt2", ErrorCode::kUnsupported, header.file(), ": key '", kModel, "': is '", printable(model),
              "', which is not built; built is 'gpt2' (byte-level BPE)");
+  HR_REQUIRE(header.has(kPre), ErrorCode::kModelFile, header.file(), ": has no key '", kPre,
+             "', without which its tokens are not known: an old converter wrote it, take a newer file");
   const std::string_view name = required_text(header, kPre);
   const auto* const found = std::ranges::find(kPreTokenizers, name, &PreTokenizer::name);
   if (found != kPreTokenizers.end()) return *found;
@@ -96,7 +103,7 @@ bool is_without_token(std::string_view token, TokenType type, size_t id) {
   return (type == TokenType::kUnused || type == TokenType::kUserDefined) && token == str("[PAD", id, "]");
 }
 
-void read_tokens(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_tokens(const GgufHeader& header, TokenizerFile& file) {
   const auto& tokens = required(header, kTokens, header.texts(kTokens));
   const std::vector<TokenType> types = types_of(header, tokens.size());
   if (const auto* const scores = header.numbers("tokenizer.ggml.scores"))
@@ -116,7 +123,7 @@ void read_tokens(const GgufHeader& header, TokenizerFile& file) {
 }
 
 // "left right"; a side may begin with a space.
-void read_merges(const GgufHeader& header, TokenizerFile& file) {
+void read_gguf_merges(const GgufHeader& header, TokenizerFile& file) {
   const auto& merges = required(header, kMerges, header.texts(kMerges));
   file.merges.reserve(merges.size());
   for (size_t i = 0; i < merges.size(); ++i) {
@@ -152,10 +159,12 @@ TokenizerFile read_gguf_tokenizer(const GgufHeader& header) {
     }
   }
   const PreTokenizer& pre = pre_tokenizer_of(header);
-  TokenizerFile file{.whole_words = pre.whole_words, .patterns = {std::string(pre.pattern)}};
+  TokenizerFile file{.whole_words = pre.whole_words,
+                     .patterns = {std::string(pre.pattern)},
+                     .byte_level_regex = pre.gpt2 == Gpt2Split::kYes};
   if (pre.form == NormalForm::kNfc) file.normalizer.push_back({.kind = NormalizerStep::Kind::kNfc});
-  read_tokens(header, file);
-  read_merges(header, file);
+  read_gguf_tokens(header, file);
+  read_gguf_merges(header, file);
   const size_t num_tokens = header.texts(kTokens)->size();
   read_edge(header, "tokenizer.ggml.add_bos_token", pre.begin, "tokenizer.ggml.bos_token_id", num_tokens,
             file.prefix_ids);

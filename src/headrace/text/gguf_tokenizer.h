@@ -10,10 +10,10 @@
 namespace headrace {
 
 // Reads tokenizer.huggingface.json if the file has it, else tokenizer.ggml.*: byte-level BPE ("gpt2") with the
-// pre-tokenizers of Qwen2, Qwen3.5 and Llama 3. Control and user-defined tokens become added tokens that are matched in
-// raw text. Ids without a token, spelled "[PAD<id>]", are left out, as in the model's tokenizer.json.
-// Throws Error, each naming the file and the key: kUnsupported for another model or pre-tokenizer, kModelFile for a key
-// that is missing, of another type, or contradicts another.
+// pre-tokenizers of Qwen2, Qwen3.5, Llama 3 and SmolLM. Control and user-defined tokens become added tokens that are
+// matched in raw text. Ids without a token, spelled "[PAD<id>]", are left out, as in the model's tokenizer.json. Throws
+// Error, each naming the file and the key: kUnsupported for another model or pre-tokenizer, kModelFile for a key that
+// is missing, of another type, or contradicts another.
 TokenizerFile read_gguf_tokenizer(const GgufHeader& header);
 
 // Returns the keys tokenizer.ggml.* from which read_gguf_tokenizer() makes the same tokenizer, for an embedding of

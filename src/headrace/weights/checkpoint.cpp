@@ -17,6 +17,12 @@ namespace headrace {
 
 namespace {
 
+// Returns true for the projections of Gated DeltaNet's alpha and beta, which decide what a state keeps: they are
+// computed with floats.
+bool gates_state(std::string_view name) {
+  return name.ends_with("linear_attn.in_proj_a.weight") || name.ends_with("linear_attn.in_proj_b.weight");
+}
+
 Shape shape_of_entry(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   std::vector<int64_t> dims;
   for (const uint64_t dim : entry.shape) {
@@ -63,6 +69,7 @@ struct Checkpoint::State {
   int threads = 1;
   std::map<std::string, Tensor, std::less<>> owned;  // made up, or aligned copies
   std::map<std::string, PackedWeight, std::less<>> packed;
+  std::map<std::string, LowRankChange, std::less<>> changes;  // of packed weights
   std::set<std::string, std::less<>> used;
   DeviceRuntime* runtime = &cpu_runtime();                   // not owned
   std::map<std::string, TensorView, std::less<>> on_device;  // copies, by stored name
@@ -107,9 +114,31 @@ struct Checkpoint::State {
       const auto [at, is_new] = stored.emplace(name, std::move(tensor));
       HR_REQUIRE(is_new, ErrorCode::kModelFile, *at->second.file, ": two tensors are '", printable(name), "'");
     }
+    warn_of_coarse_gates();
   }
   bool packs(const std::string& name) const {
-    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !(adapter && adapter->adapts(name));
+    return runtime->device().type == DeviceType::kCPU && is_packable(at(name)) && !gates_state(name) &&
+           (!is_changed(name) || changes.contains(name));
+  }
+  bool is_changed(std::string_view name) const { return adapter && adapter->adapts(name); }
+  // Prepares the adapter's factors of a quantised weight, which stays as it is. Other changes are merged into floats.
+  void keep_changes_beside() {
+    for (const std::string& name : adapter->weights()) {
+      if (!is_packable(at(name))) continue;
+      if (auto change = adapter->change_beside(name)) changes.emplace(name, std::move(*change));
+    }
+  }
+  void warn_of_coarse_gates() const {
+    std::vector<const StoredTensor*> coarse;
+    for (const auto& [name, tensor] : stored) {
+      if (gates_state(name) && tensor.format && *tensor.format != BlockFormat::kQ8_0) coarse.push_back(&tensor);
+    }
+    if (coarse.empty() || !log) return;
+    log(LogLevel::kWarning,
+        str(*coarse.front()->file, ": tensor '", printable(coarse.front()->name), "' is stored in ",
+            coarse.front()->type, coarse.size() > 1 ? str(", and so are ", coarse.size() - 1, " more") : "",
+            ": they gate the recurrent state, and their errors grow with the text; headrace quantize keeps them at 16 "
+            "bits"));
   }
   static int64_t bytes_of(const PackedWeight& weight) { return WeightView(weight.matrix()).bytes(); }
 
@@ -296,6 +325,7 @@ void Checkpoint::attach(LoraAdapter adapter, int threads) {
                 str(adapter.name(), ": ", adapter.weights().size(), " weights are adapted, rank ", adapter.max_rank()));
   }
   state_->adapter.emplace(std::move(adapter));
+  state_->keep_changes_beside();
   state_->threads = threads;
 }
 
@@ -324,6 +354,12 @@ int64_t Checkpoint::stored_bytes() const {
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
   return static_cast<int64_t>(sum);
+}
+
+std::vector<BlockFormat> Checkpoint::packed_formats() const {
+  std::set<BlockFormat> formats;
+  for (const auto& [name, weight] : state_->packed) formats.insert(weight.matrix().format);
+  return {formats.begin(), formats.end()};
 }
 
 std::optional<DType> Checkpoint::float_dtype() const {
@@ -375,15 +411,17 @@ WeightView Checkpoint::weight(std::string_view asked, const Shape& expected, con
   const auto format = state_->format_to_make(asked, name, expected);
   if (!format && (is_random() || !state_->packs(name))) return tensor(asked, expected, random);
   if (!is_random()) state_->use(name, expected);
-  const auto found = state_->packed.find(name);
+  auto found = state_->packed.find(name);
   if (found == state_->packed.end()) {
     PackedWeight made =
         format ? state_->quantised(name, *format, expected, random) : pack(state_->at(name), state_->threads);
-    return WeightView(state_->packed.emplace(name, std::move(made)).first->second.matrix());
+    found = state_->packed.emplace(name, std::move(made)).first;
   }
-  const WeightView weight(found->second.matrix());
+  WeightView weight(found->second.matrix());
   HR_REQUIRE(weight.shape() == expected, ErrorCode::kInvalidArgument, origin(), ": '", name, "' is ", weight.shape(),
              " already, asked for as ", expected);
+  const auto change = state_->changes.find(name);
+  if (change != state_->changes.end()) weight.set_change(&change->second);
   return weight;
 }
 

@@ -94,6 +94,9 @@ class Checkpoint {
   // Of all tensors in the files, and of random weights those made so far. What quantize() made counts in its place.
   int64_t stored_bytes() const;
 
+  // Formats of the matrices that weight() gave as blocks, each once.
+  std::vector<BlockFormat> packed_formats() const;
+
   // The dtype of the first float tensor by name in the first file, as transformers' "auto" reads it. Absent where that
   // file has none, and for random weights. float64 and 8-bit floats are none that headrace computes with.
   std::optional<DType> float_dtype() const;

@@ -2,7 +2,9 @@
 #pragma once
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -33,7 +35,8 @@ class JsonMembers {
   static std::string number_text(double value) {
     std::array<char, 32> digits = {};
     char *const begin = digits.data(), *const end = begin + digits.size();
-    const auto narrow = static_cast<float>(value);
+    const bool fits = std::abs(value) <= static_cast<double>(std::numeric_limits<float>::max());
+    const float narrow = fits ? static_cast<float>(value) : 0;
     const auto written = double{narrow} == value ? std::to_chars(begin, end, narrow) : std::to_chars(begin, end, value);
     return {begin, written.ptr};
   }

@@ -248,6 +248,16 @@ LoraAdapter::Factors LoraAdapter::factors(const Change& c) const {
   return {transposed(values(*c.b), rank), transposed(values(*c.a), static_cast<size_t>(c.a->shape[1]))};
 }
 
+std::optional<LowRankChange> LoraAdapter::change_beside(std::string_view weight) const {
+  const Change& c = changes_.find(weight)->second;
+  if (c.a == nullptr || c.copy != nullptr || c.magnitude != nullptr || c.is_embedding) return std::nullopt;
+  const Factors f = factors(c);
+  LowRankChange change{Tensor(DType::kF32, shape_of(*c.a)), Tensor(DType::kF32, shape_of(*c.b))};
+  for (size_t i = 0; i < f.a.size(); ++i) change.a.data_as<float>()[i] = static_cast<float>(f.a[i]);
+  for (size_t i = 0; i < f.b.size(); ++i) change.b.data_as<float>()[i] = static_cast<float>(c.scale * f.b[i]);
+  return change;
+}
+
 // Source: Hu et al. 2021, LoRA.
 Tensor LoraAdapter::merged(std::string_view weight, const TensorView& base, int threads) const {
   const Change& c = changes_.find(weight)->second;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headrace/core/tensor.h"
+#include "headrace/core/weight_view.h"
 #include "headrace/weights/lora_config.h"
 #include "headrace/weights/safetensors_file.h"
 #include "headrace/weights/stored_tensor.h"
@@ -39,6 +39,9 @@ class LoraAdapter {
   // Error kModelFile for a weight that the config says is adapted, and that has no factors. Experts may lie together in
   // the network that it was trained on, where none of them is a linear layer: then the adapter has factors of none.
   void require_adapts_what_it_names(std::string_view weight, const Shape& shape) const;
+  // Returns the change as factors of their own; absent where it is no sum of W and a product: DoRA, a copy, an
+  // embedding's rows.
+  std::optional<LowRankChange> change_beside(std::string_view weight) const;
   // W' in the dtype of `base`, from sums in double; DoRA's rows have their magnitudes as lengths (Liu et al. 2024).
   // `weight` is one of weights(), and fits. Error kModelFile: a tensor of the adapter holds NaN or an infinity, or
   // finite ones make one.

@@ -21,8 +21,8 @@ struct ModelDescription {
   const JsonValue* generation_config() const;
 };
 
-// Error unless `directory` is that of a model, or a GGUF file: as refuse_other_formats (not for random weights, which need no files),
-// or kModelFile without a config.json.
+// Error unless `directory` is that of a model, or a GGUF file: as refuse_other_formats (not for random weights, which
+// need no files), or kModelFile without a config.json.
 void require_model_directory(const std::filesystem::path& directory, const std::optional<uint64_t>& random_weights);
 
 // Reads both files. Errors as require_model_directory, then as read_json_file for config.json; for a GGUF file as

@@ -8,12 +8,14 @@
 #include "headrace/ops/cpu/cpu_features.h"
 #include "headrace/ops/cpu/gated_delta_rule.h"
 #include "headrace/ops/cpu/linear.h"
+#include "headrace/ops/cpu/packed_linear.h"
 #include "headrace/ops/cpu/paged_attention_plan.h"
 #include "headrace/ops/cpu/rows.h"
 #include "headrace/ops/cpu/sample_tokens.h"
 #include "headrace/ops/cpu/store_kv.h"
 #include "headrace/ops/cpu/token_confidence.h"
 #include "headrace/ops/cpu/top_tokens.h"
+#include "headrace/ops/cpu/unpacked_rows.h"
 #include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace::cpu {
@@ -53,8 +55,9 @@ template <void (*kKernel)(const LinearParams&), void (*kPackedKernel)(const Pack
 void run_linear(const LinearArgs& args, const OpContext& context) {
   check(args);
   if (args.y.numel() == 0) return;
-  if (args.weight.packed()) return kPackedKernel(packed_params_of(args, context));
-  kKernel(params_of(args, context));
+  if (!args.weight.packed()) return kKernel(params_of(args, context));
+  if (context.activations == Activations::kFloat) return linear_of_unpacked(args, context, kKernel);
+  kPackedKernel(packed_params_of(args, context));
 }
 
 template <void (*kKernel)(const RMSNormParams&)>
@@ -82,7 +85,7 @@ template <void (*kKernel)(const EmbeddingParams&)>
 void run_embedding(const EmbeddingArgs& args, const OpContext& context) {
   check(args);
   if (args.out.numel() == 0) return;
-  if (args.table.packed()) return reference::embedding(args, context);
+  if (args.table.packed()) return embedding_of_packed(args, context);
   kKernel(params_of(args, context));
 }
 
@@ -136,18 +139,18 @@ bool always() { return true; }
 // Best first.
 constexpr std::array kSets = {
 #ifdef HR_HAVE_AMX
-    KernelSet{&k_amx, has_amx, amx::packed_linear},
+    KernelSet{&k_amx, has_amx},
 #endif
 #ifdef HR_HAVE_AVX512BF16
-    KernelSet{&k_avx512bf16, has_avx512_bf16, avx512bf16::packed_linear},
+    KernelSet{&k_avx512bf16, has_avx512_bf16},
 #endif
 #ifdef HR_HAVE_AVX512
-    KernelSet{&k_avx512, has_avx512, avx512::packed_linear},
+    KernelSet{&k_avx512, has_avx512},
 #endif
 #ifdef HR_HAVE_AVX2
-    KernelSet{&k_avx2, has_avx2, avx2::packed_linear},
+    KernelSet{&k_avx2, has_avx2},
 #endif
-    KernelSet{&k_portable, always, portable::packed_linear},
+    KernelSet{&k_portable, always},
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <span>
 #include <string_view>
 
-#include "headrace/ops/cpu/packed_linear.h"
 #include "headrace/ops/op_set.h"
 
 namespace headrace::cpu {
@@ -12,7 +11,6 @@ namespace headrace::cpu {
 struct KernelSet {
   const OpSet* ops;     // ops->name is the set's name
   bool (*runs_here)();  // true if this processor and operating system support it
-  void (*packed_linear)(const PackedLinearParams& params);
 };
 
 // Returns the variants of this build, best first. "portable" is always among them and runs everywhere.

@@ -32,6 +32,15 @@ struct XGroup {
 #endif
 }
 
+// Stores integers of 8 bits.
+[[gnu::always_inline]] inline void store_bytes(int8_t* to, IntVec v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, reinterpret_cast<__m512i>(v)));
+#else
+  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<int8_t>(v[i]);
+#endif
+}
+
 // The largest magnitude's bits: as integers they order all magnitudes, NaN last.
 [[gnu::always_inline]] inline uint32_t largest_bits(const float* values) {
   uint32_t largest = 0;
@@ -49,8 +58,6 @@ struct XGroup {
 }
 
 inline void quantize_group(const float* values, XGroup& to) {
-  typedef int8_t Codes __attribute__((vector_size(kLanes)));
-  typedef int8_t CodesInMemory __attribute__((vector_size(kLanes), aligned(1), may_alias));
   constexpr uint32_t kInfinity = 0x7f800000u, kSmallest = 0x0d800000u;  // 2^-100: below it 127 / amax may overflow
   const uint32_t largest = largest_bits(values);
   if (largest < kSmallest || largest >= kInfinity) {
@@ -59,10 +66,7 @@ inline void quantize_group(const float* values, XGroup& to) {
     return;
   }
   const float amax = __builtin_bit_cast(float, largest), inverse = 127.0f / amax;
-  for (int i = 0; i < kGroup; i += kLanes) {
-    *reinterpret_cast<CodesInMemory*>(to.codes + i) =
-        __builtin_convertvector(round_to_int(load(values + i) * inverse), Codes);
-  }
+  for (int i = 0; i < kGroup; i += kLanes) store_bytes(to.codes + i, round_to_int(load(values + i) * inverse));
   const int first = sum_of_codes(to.codes), last = sum_of_codes(to.codes + kGroup / 2);
   to.scale = amax / 127.0f;
   to.sum = first + last;

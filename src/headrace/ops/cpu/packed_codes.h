@@ -66,17 +66,27 @@ template <BlockFormat kFormat>
   return load_halves(reinterpret_cast<const uint16_t*>(scales) + kLanes * part, FloatType::kF16);
 }
 
-// A number of each row in one byte; signed in Q6_K.
+// A number of each row in one byte; signed in Q6_K. (GCC 12 converts vectors of bytes one by one.)
 template <BlockFormat kFormat>
 [[gnu::always_inline]] inline IntVec load_steps(const unsigned char* steps, int part) {
-  typedef uint8_t Steps __attribute__((vector_size(kLanes)));
-  typedef int8_t SignedSteps __attribute__((vector_size(kLanes)));
-  typedef uint8_t StepsInMemory __attribute__((vector_size(kLanes), aligned(1), may_alias));
-  const Steps bytes = *reinterpret_cast<const StepsInMemory*>(steps + kLanes * part);
-  if constexpr (kFormat == BlockFormat::kQ6_K)
-    return __builtin_convertvector(reinterpret_cast<SignedSteps>(bytes), IntVec);
-  return __builtin_convertvector(bytes, IntVec);
+  constexpr bool kIsSigned = kFormat == BlockFormat::kQ6_K;
+  const unsigned char* const from = steps + kLanes * part;
+#if defined(__AVX512F__)
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<IntVec>(kIsSigned ? _mm512_maskz_cvtepi8_epi32(0xffff, bytes)
+                                            : _mm512_maskz_cvtepu8_epi32(0xffff, bytes));
+#elif defined(__AVX2__)
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return reinterpret_cast<IntVec>(kIsSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+#else
+  IntVec result;
+  for (int i = 0; i < kLanes; ++i) result[i] = kIsSigned ? static_cast<int8_t>(from[i]) : from[i];
+  return result;
+#endif
 }
+
+// Subtracting zero is folded away; adding it would not be.
+[[gnu::always_inline]] inline Vec broadcast(float value) { return value - Vec{}; }
 
 [[gnu::always_inline]] inline Vec to_float(IntVec v) { return __builtin_convertvector(v, Vec); }
 

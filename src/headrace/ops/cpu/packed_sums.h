@@ -25,6 +25,15 @@ namespace {
   return bits;
 }
 
+// Sums are added in the order of the source: GCC would add up many products as a tree, in more registers than there
+// are.
+template <class V>
+[[gnu::always_inline]] inline void keep_order(V& sum) {
+#if defined(__AVX2__)
+  asm("" : "+v"(sum));
+#endif
+}
+
 // One group of a tile. Codes come from the packed group, or unpacked from a panel.
 template <BlockFormat kFormat, bool kPanel>
 struct GroupCodes {
@@ -86,7 +95,7 @@ typedef int16_t ShortVec __attribute__((vector_size(4 * kLanes)));
 // Products of codes with x, the two of neighbouring columns added, and those sums with factors likewise.
 #if defined(__AVX512F__)
 typedef __m512i AllBits;
-[[gnu::always_inline]] inline AllBits broadcast(int32_t word) { return _mm512_set1_epi32(word); }
+[[gnu::always_inline]] inline AllBits broadcast_word(int32_t word) { return _mm512_set1_epi32(word); }
 [[gnu::always_inline]] inline AllBits pair_products(AllBits codes, AllBits x) { return _mm512_maddubs_epi16(codes, x); }
 [[gnu::always_inline]] inline AllBits pair_sums(AllBits a, AllBits b) { return _mm512_madd_epi16(a, b); }
 [[gnu::always_inline]] inline AllBits magnitudes(AllBits codes) { return _mm512_abs_epi8(codes); }
@@ -95,7 +104,7 @@ typedef __m512i AllBits;
 }
 #else
 typedef __m256i AllBits;
-[[gnu::always_inline]] inline AllBits broadcast(int32_t word) { return _mm256_set1_epi32(word); }
+[[gnu::always_inline]] inline AllBits broadcast_word(int32_t word) { return _mm256_set1_epi32(word); }
 [[gnu::always_inline]] inline AllBits pair_products(AllBits codes, AllBits x) { return _mm256_maddubs_epi16(codes, x); }
 [[gnu::always_inline]] inline AllBits pair_sums(AllBits a, AllBits b) { return _mm256_madd_epi16(a, b); }
 [[gnu::always_inline]] inline AllBits magnitudes(AllBits codes) { return _mm256_abs_epi8(codes); }
@@ -112,12 +121,13 @@ struct WordSums {
   ShortVec sum = {};
 
   [[gnu::always_inline]] void add(Codes codes, int32_t x) {
-    auto w = reinterpret_cast<AllBits>(codes), a = broadcast(x);
+    auto w = reinterpret_cast<AllBits>(codes), a = broadcast_word(x);
     if constexpr (kBits == 8) {
       a = with_signs(a, w);
       w = magnitudes(w);
     }
     sum += reinterpret_cast<ShortVec>(pair_products(w, a));
+    keep_order(sum);
   }
   // factors: one for each 16-bit sum
   [[gnu::always_inline]] IntVec times(IntVec factors) const {
@@ -172,7 +182,7 @@ struct WordSums {
   int32_t both;
   __builtin_memcpy(&both, half_sums, sizeof both);
   return reinterpret_cast<IntVec>(
-      pair_sums(reinterpret_cast<AllBits>(both_halves(steps[0], steps[1])), broadcast(both)));
+      pair_sums(reinterpret_cast<AllBits>(both_halves(steps[0], steps[1])), broadcast_word(both)));
 #else
   return steps[0] * half_sums[0] + steps[1] * half_sums[1];
 #endif
@@ -213,7 +223,10 @@ template <BlockFormat kFormat, bool kPanel, int kRows>
     for (int part = 0; part < kParts; ++part) {
       const IntVec step = steps[part][first / (kWords / 2)];
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) sum[r][part] += words[r][part].times(both_halves(step, step));
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][part] += words[r][part].times(both_halves(step, step));
+        keep_order(sum[r][part]);
+      }
     }
   }
   for (int r = 0; r < kRows; ++r) {

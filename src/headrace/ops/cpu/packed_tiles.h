@@ -9,8 +9,8 @@ namespace {
 // Weights of one tile are one stream. A core that prefetches this far ahead of its loads reads at memory's speed.
 constexpr long kBytesAhead = 2048;
 
-[[gnu::always_inline]] inline void read_stream_ahead(const unsigned char* from, int bytes) {
-  for (int at = 0; at < bytes; at += 64) read_ahead(reinterpret_cast<const char*>(from) + kBytesAhead + at);
+[[gnu::always_inline]] inline void read_stream_ahead(const unsigned char* from, int bytes, long ahead) {
+  for (int at = 0; at < bytes; at += 64) read_ahead(reinterpret_cast<const char*>(from) + ahead + at);
 }
 
 // Where the codes of blocks are: in the weights, read from memory once, or unpacked in a panel.
@@ -27,7 +27,7 @@ struct BlockProducts {
   [[gnu::always_inline]] static GroupCodes<kFormat, kPanel> group_of(const unsigned char* block,
                                                                      const unsigned char* panel, int group) {
     const unsigned char* const packed = block + kLayout.codes + kLayout.group_bytes * group;
-    if constexpr (kSource == Source::kMemory) read_stream_ahead(packed, kLayout.group_bytes);
+    if constexpr (kSource == Source::kMemory) read_stream_ahead(packed, kLayout.group_bytes, kBytesAhead);
     return {.codes = kPanel ? panel : packed, .steps = block + kLayout.steps + 2 * kTileRows * group};
   }
 
@@ -38,9 +38,9 @@ struct BlockProducts {
     for (int part = 0; part < kParts; ++part) {
       const Vec scale = load_scales(block, part);
       for (int r = 0; r < kRows; ++r) {
-        y[r][part] = fma(sums[r][part], scale * x[r]->scale, y[r][part]);
+        y[r][part] = fma(sums[r][part], scale * broadcast(x[r]->scale), y[r][part]);
         if constexpr (kLayout.minima != 0)
-          y[r][part] = fma(load_scales(block + kLayout.minima, part), Vec{} + x[r]->scaled_sum, y[r][part]);
+          y[r][part] = fma(load_scales(block + kLayout.minima, part), broadcast(x[r]->scaled_sum), y[r][part]);
       }
     }
   }
@@ -56,10 +56,10 @@ struct BlockProducts {
       group_sums(codes, at, sums);
       for (int part = 0; part < kParts; ++part) {
         for (int r = 0; r < kRows; ++r) {
-          scaled[r][part] = fma(sums[r][part], Vec{} + at[r]->scale, scaled[r][part]);
+          scaled[r][part] = fma(sums[r][part], broadcast(at[r]->scale), scaled[r][part]);
           if constexpr (kLayout.minima != 0) {
             const Vec step = to_float(load_steps<kFormat>(codes.steps + kTileRows, part));
-            least[r][part] = fma(step, Vec{} + at[r]->scaled_sum, least[r][part]);
+            least[r][part] = fma(step, broadcast(at[r]->scaled_sum), least[r][part]);
           }
         }
       }
@@ -76,12 +76,12 @@ struct BlockProducts {
 
   // sums[kRows, kTileRows] += products of `blocks` blocks. x: the rows' groups at the first block.
   static void add(const unsigned char* block, const unsigned char* panel, long blocks, const XGroup* const (&x)[kRows],
-                  float* const (&sums)[kRows]) {
+                  float* sums) {
     const XGroup* at[kRows];
     Vec y[kRows][kParts];
     for (int r = 0; r < kRows; ++r) {
       at[r] = x[r];
-      for (int part = 0; part < kParts; ++part) y[r][part] = load(sums[r] + kLanes * part);
+      for (int part = 0; part < kParts; ++part) y[r][part] = load(sums + r * kTileRows + part * kLanes);
     }
     constexpr int kGroups = kLayout.block_columns / kGroup;
     for (; blocks > 0; --blocks, block += kLayout.block_bytes, panel += kGroups * kPanelBytes) {
@@ -93,43 +93,37 @@ struct BlockProducts {
       for (int r = 0; r < kRows; ++r) at[r] += kGroups;
     }
     for (int r = 0; r < kRows; ++r) {
-      for (int part = 0; part < kParts; ++part) store(sums[r] + kLanes * part, y[r][part]);
+      for (int part = 0; part < kParts; ++part) store(sums + r * kTileRows + part * kLanes, y[r][part]);
     }
   }
 };
 
-// Rows of x that read weights from memory together: each vector is unpacked once for all of them.
-constexpr int kFewRows = 4;
+// Rows of x whose sums fit the registers: each vector of weights is loaded, and unpacked, once for all of them.
 #ifdef __AVX512F__
-constexpr int kPanelRows = 8;  // of x by a panel of weights; sums of all of them fit the registers
+constexpr int kRowsAtOnce = 8;
 #else
-constexpr int kPanelRows = 4;
+constexpr int kRowsAtOnce = 4;
 #endif
+constexpr long kMostFewRows = 8;  // for which unpacking a panel does not pay
 
-// Adds products of `rows` rows of x, `x_stride` groups apart, by kRows at once, or fewer if that many suffice. Rows
-// that are missing repeat the last one; their sums go to sums[rows].
+// Adds products of `rows` rows of x, `x_stride` groups apart, kRows at once; what is left by half as many, and so on.
 template <BlockFormat kFormat, Source kSource, int kRows>
 void add_rows(const unsigned char* block, const unsigned char* panel, long blocks, long rows, const XGroup* x,
               long x_stride, float* sums) {
-  if constexpr (kRows > 1) {
-    if (rows <= kRows / 2) return add_rows<kFormat, kSource, kRows / 2>(block, panel, blocks, rows, x, x_stride, sums);
+  for (; rows >= kRows; rows -= kRows, x += kRows * x_stride, sums += kRows * kTileRows) {
+    const XGroup* xs[kRows];
+    for (int r = 0; r < kRows; ++r) xs[r] = x + r * x_stride;
+    BlockProducts<kFormat, kSource, kRows>::add(block, panel, blocks, xs, sums);
   }
-  const XGroup* xs[kRows];
-  float* to[kRows];
-  for (long row = 0; row < rows; row += kRows) {
-    for (int r = 0; r < kRows; ++r) {
-      const bool is_there = row + r < rows;
-      xs[r] = x + (is_there ? row + r : rows - 1) * x_stride;
-      to[r] = sums + (is_there ? row + r : rows) * kTileRows;
-    }
-    BlockProducts<kFormat, kSource, kRows>::add(block, panel, blocks, xs, to);
+  if constexpr (kRows > 1) {
+    if (rows > 0) add_rows<kFormat, kSource, kRows / 2>(block, panel, blocks, rows, x, x_stride, sums);
   }
 }
 
 constexpr long kPanelGroups = 8;  // unpacked at once: 4 KB
 constexpr long kMostRows = 64;    // of x that use a panel one after another
-// Scratch of a task: a panel, and sums of the rows and of one more.
-constexpr long kPanelFloats = kPanelGroups * kPanelBytes / 4, kTaskFloats = kPanelFloats + (kMostRows + 1) * kTileRows;
+// Scratch of a task: a panel, and sums of the rows.
+constexpr long kPanelFloats = kPanelGroups * kPanelBytes / 4, kTaskFloats = kPanelFloats + kMostRows * kTileRows;
 
 template <BlockFormat kFormat>
 void add_by_panels(const unsigned char* tile, long rows, const XGroup* x, long groups, float* scratch) {
@@ -138,12 +132,14 @@ void add_by_panels(const unsigned char* tile, long rows, const XGroup* x, long g
   auto* const panel = reinterpret_cast<unsigned char*>(scratch);
   for (long group = 0; group < groups; group += kPanelGroups, tile += kBlocks * kLayout.block_bytes) {
     const long blocks = (groups - group < kPanelGroups ? groups - group : kPanelGroups) / kGroups;
-    for (long i = 0; i < blocks * kGroups && kLayout.code_bits != 8; ++i) {
-      unpack_codes<kFormat>(
-          tile + i / kGroups * kLayout.block_bytes + kLayout.codes + i % kGroups * kLayout.group_bytes,
-          panel + i * kPanelBytes);
+    for (long i = 0; i < blocks * kGroups; ++i) {
+      const unsigned char* const packed =
+          tile + i / kGroups * kLayout.block_bytes + kLayout.codes + i % kGroups * kLayout.group_bytes;
+      read_stream_ahead(packed, kLayout.group_bytes, kBlocks * kLayout.block_bytes);  // the next panel's
+      if constexpr (kLayout.code_bits != 8) unpack_codes<kFormat>(packed, panel + i * kPanelBytes);
     }
-    add_rows<kFormat, Source::kPanel, kPanelRows>(tile, panel, blocks, rows, x + group, groups, scratch + kPanelFloats);
+    add_rows<kFormat, Source::kPanel, kRowsAtOnce>(tile, panel, blocks, rows, x + group, groups,
+                                                   scratch + kPanelFloats);
   }
 }
 
@@ -166,8 +162,8 @@ void multiply_tile(const PackedLinearParams& p, long tile, long row, long rows, 
   const unsigned char* const weights = p.weight + tile * blocks * kLayout.block_bytes;
   float* const sums = scratch + kPanelFloats;
   for (long i = 0; i < rows * kTileRows; i += kLanes) store(sums + i, Vec{});
-  if (rows <= kFewRows) {
-    add_rows<kFormat, Source::kMemory, kFewRows>(weights, nullptr, blocks, rows, x, groups_of(p), sums);
+  if (rows <= kMostFewRows) {
+    add_rows<kFormat, Source::kMemory, kRowsAtOnce>(weights, nullptr, blocks, rows, x, groups_of(p), sums);
   } else {
     add_by_panels<kFormat>(weights, rows, x, groups_of(p), scratch);
   }
