@@ -122,10 +122,18 @@ void write_file(const std::vector<GgufExport>& tensors, GgufContents contents, c
   writer.finish();
 }
 
+void warn_of_value_heads(const ModelConfig& config, const LogCallback& log) {
+  const GatedDeltaNetConfig& gdn = config.gdn;
+  if (gdn.head_k_dim == gdn.head_v_dim || !log) return;
+  log(LogLevel::kWarning, str("heads of Gated DeltaNet have ", gdn.head_k_dim, " values in keys and ", gdn.head_v_dim,
+                              " in values: headrace runs such a file, llama.cpp does not"));
+}
+
 void write_from_directory(const ModelDescription& model, const std::filesystem::path& file,
                           const GgufFileOptions& options) {
   const ModelConfig config = stated_config(model, {.log = options.log});
   GgufContents contents{.keys = gguf_model_keys(config), .tensors = {}};
+  warn_of_value_heads(config, options.log);
   contents.keys.push_back({"general.type", std::string("model")});
   contents.keys.push_back({"general.name", gguf_model_name(model.directory)});
   add_formats(options.target, contents.keys);

@@ -13,6 +13,7 @@
 #include "headrace/models/causal_lm.h"
 #include "headrace/models/diffusion_gemma.h"
 #include "headrace/models/families.h"
+#include "headrace/models/gguf_model_keys.h"
 #include "headrace/models/model_gemms.h"
 #include "headrace/models/reference_defaults.h"
 #include "headrace/weights/checkpoint_files.h"
@@ -157,8 +158,18 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
       {.progress = options.progress, .threads = options.context.threads, .guard = options.guard, .log = options.log});
 }
 
+// Weights of blocks cannot be reordered row by row when a layer is made. An adapter names the grouped tensors.
+void quantize_weights(QuantPreset preset, Checkpoint& checkpoint, ModelConfig& config) {
+  const bool is_grouped = config.gdn.layout == GatedDeltaNetConfig::Layout::kGrouped;
+  if (is_grouped && !checkpoint.has_adapter()) {
+    if (!checkpoint.is_random()) checkpoint.separate_projections(gguf_sizes_of(config));
+    config.gdn.layout = GatedDeltaNetConfig::Layout::kSeparate;
+  }
+  checkpoint.quantize(preset, quant_model_of(config));
+}
+
 std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& options) {
-  const auto [row, config, surprise] = read_stated(model, options);
+  auto [row, config, surprise] = read_stated(model, options);
   const bool is_on_cpu = options.runtime == nullptr || options.runtime->device().type == DeviceType::kCPU;
   HR_REQUIRE(!options.quantize || is_on_cpu, ErrorCode::kUnsupported,
              "weights are quantised at load on a CPU alone, not on ", to_string(options.runtime->device()));
@@ -172,7 +183,7 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
-  if (options.quantize) checkpoint.quantize(*options.quantize, quant_model_of(config));
+  if (options.quantize) quantize_weights(*options.quantize, checkpoint, config);
   checkpoint.place_on(*context.runtime);
   MemoryNeed need{.what = str("loading the weights in ", model.directory.string()),
                   .advice = "another device (--device)"};

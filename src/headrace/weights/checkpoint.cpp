@@ -176,6 +176,29 @@ struct Checkpoint::State {
                   matrix_of_rows(all, i * rows, rows));
     }
   }
+  // Replaces each tensor `grouped` by two others, which have its rows in the orders of `rows`.
+  void separate(std::string_view grouped, const std::pair<RowOrder, RowOrder>& rows,
+                const std::pair<std::string_view, std::string_view>& names) {
+    std::map<std::string, StoredTensor, std::less<>> separated;
+    for (const auto& [name, all] : stored) {
+      if (!name.ends_with(grouped)) {
+        separated.emplace(name, all);
+        continue;
+      }
+      const auto expected = static_cast<int64_t>(rows.first.size() + rows.second.size());
+      HR_REQUIRE(all.shape.rank() == 2 && all.rows() == expected, ErrorCode::kModelFile, *all.file, ": tensor '",
+                 printable(name), "' has shape ", all.shape, ", expected ", expected, " rows");
+      const std::string prefix = name.substr(0, name.size() - grouped.size());
+      separated.emplace(prefix + std::string(names.first), with_rows(all, rows.first));
+      separated.emplace(prefix + std::string(names.second), with_rows(all, rows.second));
+    }
+    stored = std::move(separated);
+  }
+  static StoredTensor with_rows(StoredTensor all, const RowOrder& rows) {
+    all.shape = {static_cast<int64_t>(rows.size()), all.columns()};
+    all.row_order = rows;
+    return all;
+  }
   // Makes the weight's blocks from its file's floats, or from made-up ones.
   PackedWeight quantised(const std::string& name, BlockFormat format, const Shape& expected,
                          const RandomValues& values) {
@@ -194,7 +217,7 @@ struct Checkpoint::State {
                "' has shape ", found.shape, ", expected ", expected);
     HR_REQUIRE(found.dtype || found.format, ErrorCode::kUnsupported, *found.file, ": tensor '", printable(found.name),
                "' has dtype ", found.type, ", which is not supported; weights are F32, BF16 or F16");
-    if (used.emplace(name).second) report(name, static_cast<int64_t>(found.data.size()));
+    if (used.emplace(name).second) report(name, found.bytes());
     if (adapter) adapter->require_adapts_what_it_names(name, found.shape);
     return found;
   }
@@ -310,6 +333,8 @@ bool Checkpoint::is_adapted(std::string_view name) const {
   return state_->adapter && state_->adapter->adapts(stored_name(state_->rules, name));
 }
 
+bool Checkpoint::has_adapter() const { return state_->adapter.has_value(); }
+
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> out;
   for (const auto& [name, stored] : state_->stored) out.emplace_back(name);
@@ -318,13 +343,13 @@ std::vector<std::string> Checkpoint::names() const {
 
 int64_t Checkpoint::stored_bytes() const {
   uint64_t sum = 0;
-  for (const auto& [name, stored] : state_->stored) sum += stored.data.size();
+  for (const auto& [name, stored] : state_->stored) sum += static_cast<uint64_t>(stored.bytes());
   for (const auto& [name, packed] : state_->packed) {  // in place of the floats that it was made from
     const auto stored = state_->stored.find(name);
     const bool is_stored_so = stored != state_->stored.end() && stored->second.format;
     if (is_stored_so) continue;
     sum += static_cast<uint64_t>(State::bytes_of(packed));
-    if (stored != state_->stored.end()) sum -= stored->second.data.size();
+    if (stored != state_->stored.end()) sum -= static_cast<uint64_t>(stored->second.bytes());
   }
   if (!is_random()) return static_cast<int64_t>(sum);
   for (const auto& [name, made] : state_->owned) sum += static_cast<uint64_t>(made.bytes());
@@ -357,6 +382,11 @@ Shape Checkpoint::shape_of(std::string_view name) const {
 void Checkpoint::quantize(QuantPreset preset, const QuantModel& model) {
   state_->quantisation = State::Quantisation{preset, model};
   if (!state_->adapter) state_->split_stacked_experts();
+}
+
+void Checkpoint::separate_projections(const GgufSizes& sizes) {
+  state_->separate("in_proj_qkvz.weight", rows_of_grouped_qkvz(sizes), {"in_proj_qkv.weight", "in_proj_z.weight"});
+  state_->separate("in_proj_ba.weight", rows_of_grouped_ba(sizes), {"in_proj_b.weight", "in_proj_a.weight"});
 }
 
 void Checkpoint::place_on(DeviceRuntime& runtime) { state_->runtime = &runtime; }

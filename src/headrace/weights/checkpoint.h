@@ -10,6 +10,7 @@
 
 #include "headrace/core/log.h"
 #include "headrace/core/weight_view.h"
+#include "headrace/weights/gguf_layout.h"
 #include "headrace/weights/lora_adapter.h"
 #include "headrace/weights/name_rules.h"
 #include "headrace/weights/other_parts.h"
@@ -57,11 +58,16 @@ class Checkpoint {
   // kUnsupported for a head that is not stored; kInvalidArgument on random weights.
   void attach(LoraAdapter adapter, int threads);
   bool is_adapted(std::string_view name) const;
+  bool has_adapter() const;
 
   // From here on weight() gives matrices of floats in the blocks that block_format_for() names, in memory of the
   // checkpoint; what an adapter changes, and what is stored in blocks, stays so. Stacked experts are read as matrices
   // of their own, unless there is an adapter, which is attached before. Error kUnsupported from weight() on a device.
   void quantize(QuantPreset preset, const QuantModel& model);
+
+  // From here on Qwen3-Next's in_proj_qkvz and in_proj_ba, whose rows are grouped by key head, are in_proj_qkv,
+  // in_proj_z, in_proj_b and in_proj_a. Error kModelFile for another number of rows.
+  void separate_projections(const GgufSizes& sizes);
 
   // From here on tensor() gives copies in this runtime's memory, made once each and owned by the checkpoint. `runtime`
   // is not owned and outlives the checkpoint. The CPU's changes nothing.

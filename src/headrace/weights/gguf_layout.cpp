@@ -50,4 +50,14 @@ std::pair<RowOrder, RowOrder> rows_of_grouped_qkvz(const GgufSizes& s) {
   return {std::move(mixed), std::move(z)};
 }
 
+std::pair<RowOrder, RowOrder> rows_of_grouped_ba(const GgufSizes& s) {
+  const int64_t r = s.num_v_heads / s.num_k_heads;
+  RowOrder b, a;
+  for (int64_t g = 0; g < s.num_k_heads; ++g) {
+    append_rows(b, 2 * r * g, r);
+    append_rows(a, 2 * r * g + r, r);
+  }
+  return {std::move(b), std::move(a)};
+}
+
 }  // namespace headrace

@@ -76,5 +76,7 @@ RowOrder value_head_rows(const GgufSizes& s, int64_t first, int64_t unit);
 // Rows of Qwen3-Next's in_proj_qkvz, in which key head g has [q | k | v of its value heads | z of these]: those of
 // [all q | all k | all v], and those of z.
 std::pair<RowOrder, RowOrder> rows_of_grouped_qkvz(const GgufSizes& s);
+// Rows of its in_proj_ba, in which key head g has [b of its value heads | a of them]: those of b, and those of a.
+std::pair<RowOrder, RowOrder> rows_of_grouped_ba(const GgufSizes& s);
 
 }  // namespace headrace

@@ -106,15 +106,9 @@ void add_output_projection(Import& tensor, const GgufSizes& s, const std::string
   added.column_unit = static_cast<int32_t>(s.head_v_dim);
 }
 
-// Key head g has rows [b of its value heads | a of them].
 void add_ba(Import& tensor, const GgufSizes& s, const std::string& gdn) {
   tensor.require(tensor.rows() == 2 * s.num_v_heads, str(2 * s.num_v_heads, " rows"));
-  const int64_t r = s.num_v_heads / s.num_k_heads;
-  Order a, b;
-  for (int64_t g = 0; g < s.num_k_heads; ++g) {
-    append_rows(b, 2 * r * g, r);
-    append_rows(a, 2 * r * g + r, r);
-  }
+  auto [b, a] = rows_of_grouped_ba(s);
   tensor.add_rows(gdn + "in_proj_b.weight", std::move(b));
   tensor.add_rows(gdn + "in_proj_a.weight", std::move(a));
 }

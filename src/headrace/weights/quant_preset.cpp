@@ -21,7 +21,7 @@ struct ModuleRole {
 constexpr std::array kModuleRoles = {
     ModuleRole{"embed_tokens", WeightRole::kEmbedding}, ModuleRole{"token_embd", WeightRole::kEmbedding},
     ModuleRole{"lm_head", WeightRole::kHead},           ModuleRole{"output", WeightRole::kHead},
-    ModuleRole{"v_proj", WeightRole::kValues},          ModuleRole{"query_key_value", WeightRole::kValues},
+    ModuleRole{"v_proj", WeightRole::kValues},          ModuleRole{"qkv_proj", WeightRole::kValues},
     ModuleRole{"in_proj_qkv", WeightRole::kValues},     ModuleRole{"in_proj_qkvz", WeightRole::kValues},
     ModuleRole{"attn_v", WeightRole::kValues},          ModuleRole{"attn_qkv", WeightRole::kValues},
     ModuleRole{"down_proj", WeightRole::kDown},         ModuleRole{"ffn_down", WeightRole::kDown},

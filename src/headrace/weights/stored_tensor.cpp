@@ -17,10 +17,25 @@ void require_finite_scales(const StoredTensor& stored, std::span<const unsigned 
              printable(stored.name), "' has a block with a scale that is no finite number");
 }
 
+template <class Number>
+void decode_floats(const unsigned char* bytes, std::span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    Number number;
+    std::memcpy(&number, bytes + i * sizeof number, sizeof number);
+    values[i] = static_cast<float>(number);
+  }
+}
+
 // Decodes row `i` of the tensor to `values`, columns in the order of the file.
 void decode_row(const StoredTensor& stored, int64_t i, std::span<float> values) {
   const std::span<const unsigned char> row = stored.row(i);
   if (stored.format) return dequantize(*stored.format, row, values);
+  switch (*stored.dtype) {
+    case DType::kF32: return decode_floats<float>(row.data(), values);
+    case DType::kBF16: return decode_floats<BF16>(row.data(), values);
+    case DType::kF16: return decode_floats<F16>(row.data(), values);
+    default: break;
+  }
   const auto size = static_cast<size_t>(size_of(*stored.dtype));
   for (size_t c = 0; c < values.size(); ++c) {
     values[c] = static_cast<float>(number_at(row.data() + c * size, *stored.dtype));
@@ -65,6 +80,10 @@ int64_t StoredTensor::row_bytes() const {
   if (!format) return columns() * size_of(*dtype);
   const BlockLayout& layout = layout_of(*format);
   return columns() / layout.elements * layout.bytes;
+}
+
+int64_t StoredTensor::bytes() const {
+  return dtype || format ? rows() * row_bytes() : static_cast<int64_t>(data.size());
 }
 
 StoredTensor matrix_of_rows(const StoredTensor& stored, int64_t first, int64_t count) {

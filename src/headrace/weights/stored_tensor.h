@@ -37,6 +37,7 @@ struct StoredTensor {
   int64_t rows() const { return shape.numel() / columns(); }
   int64_t columns() const { return shape.rank() > 0 ? shape[shape.rank() - 1] : 1; }
   int64_t row_bytes() const;
+  int64_t bytes() const;  // of the tensor's rows; of a dtype that headrace does not know, of `data`
   std::span<const unsigned char> row(int64_t i) const {
     const int64_t from = row_order.empty() ? i : row_order[static_cast<size_t>(i)];
     return data.subspan(static_cast<size_t>(from * row_bytes()), static_cast<size_t>(row_bytes()));
