@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "headrace/text/byte_level.h"
 #include "headrace/text/json_string.h"
@@ -25,7 +28,7 @@ using testing_support::Random;
 
 constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;
 
-// What a family's tokenizer.json states, spelled as there.
+// A family's tokenizer.json states this, spelled so.
 struct PreTokenizerCase {
   std::string name, regex, normalizer, ignore_merges, begins, use_regex = "false";
 };
@@ -111,7 +114,7 @@ struct DrawnVocabulary {
     for (const std::string& token : special) all.push_back(token), types.push_back(kControl);
     for (const std::string& token : added) all.push_back(token), types.push_back(kUserDefined);
     for (int i = 0; i < 2; ++i) all.push_back(str("[PAD", all.size(), "]")), types.push_back(kUnused);
-    for (const auto& [left, right] : merges) rules.push_back(left + " " + right);
+    for (const auto& [left, right] : merges) rules.push_back(str(left, " ", right));
     const auto begin = static_cast<int32_t>(tokens.size());
     return {gguf_key("tokenizer.ggml.model", "gpt2"),
             gguf_key("tokenizer.ggml.pre", pre),
@@ -235,7 +238,8 @@ TEST_F(GgufTokenizerRules, AWholeTokenizerJsonInTheFileIsUsedInstead) {
 TEST_F(GgufTokenizerRules, AreRefusedByName) {
   const std::string tokens = keys_["tokens"];
   const auto refused = [this](const std::string& name, const std::string& key) {
-    const std::string good = std::exchange(keys_[name], key), sentence = refusal();
+    const std::string good = std::exchange(keys_[name], key);
+    std::string sentence = refusal();
     set(name, good);
     return sentence;
   };

@@ -1,8 +1,9 @@
-// What a GGUF file says of a model, beside the config.json and generation_config.json of the same model.
+// The description of a model in a GGUF file, beside the config.json and generation_config.json of the same model.
 #include "headrace/weights/gguf_config.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "headrace/weights/model_description.h"
@@ -60,7 +61,7 @@ std::string gguf_bytes(const GgufModelCase& c) {
 void flatten(const JsonValue& v, const std::string& path, std::map<std::string, std::string>& out) {
   switch (v.kind()) {
     case JsonValue::Kind::kObject:
-      for (const auto& [key, member] : v.as_object()) flatten(member, path + "." + key, out);
+      for (const auto& [key, member] : v.as_object()) flatten(member, str(path, ".", key), out);
       return;
     case JsonValue::Kind::kArray:
       for (size_t i = 0; i < v.as_array().size(); ++i) flatten(v.as_array()[i], str(path, "[", i, "]"), out);

@@ -73,6 +73,7 @@ std::vector<GgufChoice> gguf_choices(std::vector<std::string> names) {
     choice.names.push_back(std::move(name));
   }
   std::vector<GgufChoice> choices;
+  choices.reserve(by_path.size());
   for (auto& [path, choice] : by_path) choices.push_back(std::move(choice));
   std::ranges::stable_sort(choices, {}, &GgufChoice::stem);
   return choices;

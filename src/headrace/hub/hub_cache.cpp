@@ -73,7 +73,7 @@ std::vector<GgufChoice> gguf_choices_in(const fs::path& snapshot) {
 }
 
 std::optional<fs::path> hub_model(const fs::path& cache, const HubName& name) {
-  const auto snapshot = hub_snapshot(cache, name.repository, name.revision);
+  auto snapshot = hub_snapshot(cache, name.repository, name.revision);
   if (!snapshot || name.gguf.empty()) return snapshot;
   const std::vector<GgufChoice> choices = gguf_choices_in(*snapshot);
   if (!has_gguf(choices, name.gguf)) return std::nullopt;

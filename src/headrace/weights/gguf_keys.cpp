@@ -1,5 +1,6 @@
 #include "headrace/weights/gguf_keys.h"
 
+#include <utility>
 #include <variant>
 
 namespace headrace {
