@@ -83,7 +83,7 @@ check "rm of one" "headrace: org/packed:F32: rm removes all that is here of a re
 "$headrace" rm org/packed --yes >/dev/null
 check "the name of a served one" tiny-Q8_0 "$("$headrace" serve "$work/packed/tiny-Q8_0.gguf" --port 0 -c 64 --max-num-seqs 1 >"$work/served" 2>&1 &
   server=$!
-  for _ in {1..100}; do grep -q 'http://' "$work/served" && break; sleep 0.1; done
+  for _ in {1..100}; do grep -qs 'http://' "$work/served" && break; sleep 0.1; done
   port=$(grep -o 'http://[0-9.:]*' "$work/served" | head -n 1 | grep -o '[0-9]*$')
   get() { exec 3<>"/dev/tcp/127.0.0.1/$port" && printf 'GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n' "$1" >&3 && cat <&3; }
   for _ in {1..100}; do get /health | grep -q ' 200 ' && break; sleep 0.1; done
