@@ -17,8 +17,8 @@ constexpr uint32_t kNibbles = 0x0f0f0f0f, kPairs = 0x03030303, kBits = 0x0101010
 constexpr int kQuad = 4;  // rows that are packed together
 
 // A word of each of four rows.
-typedef uint32_t Words __attribute__((vector_size(4 * kQuad)));
-typedef uint32_t WordsInMemory __attribute__((vector_size(4 * kQuad), aligned(1), may_alias));
+using Words [[gnu::vector_size(4 * kQuad)]] = uint32_t;
+using WordsInMemory [[gnu::vector_size(4 * kQuad), gnu::aligned(1), gnu::may_alias]] = uint32_t;
 
 uint32_t word_at(const unsigned char* bytes) {
   uint32_t word = 0;
@@ -87,7 +87,7 @@ void put_steps(const unsigned char* bytes, int group, unsigned char* to) {
 }
 
 // Nibbles of 32 columns: one of each byte from `at` on, moved down by `shift`.
-void put_nibbles(const Quad& quad, int at, int shift, unsigned char* codes) {
+void put_nibble_words(const Quad& quad, int at, int shift, unsigned char* codes) {
   const std::array<Words, 4> first = quad.words(at), last = quad.words(at + kColumns / 2);
   for (size_t i = 0; i < 4; ++i)
     put_words(codes + i * kWordStride, ((first[i] >> shift) & kNibbles) | ((last[i] >> shift) & kNibbles) << 4);
@@ -113,7 +113,7 @@ void pack_quad_of_groups(const Quad& quad, unsigned char* to, int row) {
     for (int r = 0; r < kQuad; ++r)
       put_steps(quad.rows[static_cast<size_t>(r)] + 4, group, to + kLayout.steps + 2 * kRows * group + row + r);
     unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    put_nibbles(quad, kLow + kColumns * (group / 2), 4 * (group % 2), codes);
+    put_nibble_words(quad, kLow + kColumns * (group / 2), 4 * (group % 2), codes);
     if constexpr (kLayout.high != 0)
       put_words(codes + kLayout.high, high_bits<kBits, 1>(first, group) | high_bits<kBits, 1>(last, group) << 4);
   }
@@ -127,7 +127,7 @@ void pack_quad_of_q6_k(const Quad& quad, unsigned char* to, int row) {
     quad.copy(192 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + row);
     quad.copy(193 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + kRows + row);
     unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    put_nibbles(quad, 64 * half + 32 * (quarter % 2), 4 * (quarter / 2), codes);
+    put_nibble_words(quad, 64 * half + 32 * (quarter % 2), 4 * (quarter / 2), codes);
     for (int plane = 0; plane < 2; ++plane) {
       put_words(codes + kLayout.high + static_cast<size_t>(plane) * kWordStride,
                 high_bits<kPairs, 2>(quad.words(128 + 32 * half + 16 * plane), 2 * quarter));

@@ -37,9 +37,8 @@ struct PackedLayout {
   int group_bytes = 0, block_bytes = 0;
 };
 
-// Kernels read a layout as a constant only: a function of this header compiled for one instruction set must not serve
-// another.
-consteval PackedLayout packed_layout(BlockFormat format) {
+// For constants only: a function of this header that is compiled for one instruction set must not serve another.
+constexpr PackedLayout packed_layout(BlockFormat format) {
   const bool is_q6 = format == BlockFormat::kQ6_K, is_q8 = format == BlockFormat::kQ8_0;
   const bool is_5_bit = format == BlockFormat::kQ5_0 || format == BlockFormat::kQ5_1 || format == BlockFormat::kQ5_K;
   const bool is_large = is_q6 || format == BlockFormat::kQ4_K || format == BlockFormat::kQ5_K;

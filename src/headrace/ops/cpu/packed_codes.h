@@ -20,6 +20,9 @@ typedef uint16_t CodePairs __attribute__((vector_size(4 * kLanes)));
   return *reinterpret_cast<const CodesInMemory*>(from);
 }
 
+// `mask` in every byte.
+[[gnu::always_inline]] inline Codes all_bytes(uint8_t mask) { return mask - Codes{}; }
+
 // Moves every byte's bits up by `by`, or down if that is negative. Bits that cross into another byte are masked by the
 // caller.
 [[gnu::always_inline]] inline Codes moved(Codes codes, int by) {
@@ -37,13 +40,13 @@ template <BlockFormat kFormat>
   Codes codes = load_codes(from + kWordBytes * (word % 4));
   codes = (word < 4 ? codes : moved(codes, -4)) & 15;
   if constexpr (kLayout.code_bits == 5) {
-    const Codes bit = Codes{} + static_cast<uint8_t>(1 << word);
-    codes |= moved(load_codes(from + kLayout.high) & bit, 4 - word);
+    const Codes bit = load_codes(from + kLayout.high) & all_bytes(static_cast<uint8_t>(1 << word));
+    codes |= moved(bit, 4 - word);
   }
   if constexpr (kLayout.code_bits == 6) {
     const int at = word % 4 * 2;
-    const Codes bits = Codes{} + static_cast<uint8_t>(3 << at);
-    codes |= moved(load_codes(from + kLayout.high + kWordBytes * (word / 4)) & bits, 4 - at);
+    const unsigned char* const high = from + kLayout.high + kWordBytes * (word / 4);
+    codes |= moved(load_codes(high) & all_bytes(static_cast<uint8_t>(3 << at)), 4 - at);
   }
   return codes;
 }

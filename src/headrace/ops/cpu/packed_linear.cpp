@@ -1,5 +1,5 @@
 // GEMM y = x W^T of packed weights. A call quantises x once; a task then computes the columns of y that belong to some
-// tiles of W. One to four rows of x are bound by reading W; more of them share unpacked panels.
+// tiles of W. One row of x is bound by reading W; up to eight read it together, and more of them share unpacked panels.
 #include "headrace/ops/cpu/packed_linear.h"
 
 #include "headrace/ops/cpu/packed_tiles.h"
