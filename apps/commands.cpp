@@ -295,12 +295,13 @@ int eval_perplexity(const ModelFlags& flags, const std::string& file, const std:
   std::optional<LLM::Divergence> d;
   if (!exact.empty()) d = divergence(llm, text, exact, options);
   if (output == Output::kJson) {
-    const std::string divergence_json = d ? fmt::format(R"({{"mean_kl": {:.6e}, "same_top": {:.5f}, "tokens": {}}})",
-                                                        d->mean(), d->same_top_share(), d->tokens)
-                                          : "null";
+    const std::string divergence_json =
+        d ? fmt::format(R"(, "divergence": {{"mean_kl": {:.6e}, "same_top": {:.5f}, "tokens": {}}})", d->mean(),
+                        d->same_top_share(), d->tokens)
+          : "";
     write_out(fmt::format(
         "{{\"perplexity\": {:.6f}, \"bits_per_byte\": {:.6f}, \"tokens\": {}, \"tokens_per_second\": {:.1f}, "
-        "\"window\": {}, \"divergence\": {}}}\n",
+        "\"window\": {}{}}}\n",
         p.per_token(), p.bits_per_byte(), p.tokens, rate, p.window, divergence_json));
     return 0;
   }

@@ -86,9 +86,10 @@ class LLM {
  private:
   struct Windows {
     std::vector<std::vector<int32_t>> texts;  // tokens, those that the tokenizer puts before a text included
+    size_t num_prefix = 0;                    // these, of each
     size_t num_given = 1;                     // tokens of each that are not predicted
     int32_t size = 0;                         // most tokens of one
-    int64_t num_tokens = 0;                   // of all
+    int64_t num_tokens = 0;                   // of the text
   };
   // Error kInvalidArgument: as perplexity().
   Windows windows_of(std::string_view text, int32_t window);

@@ -110,15 +110,16 @@ LLM::Windows LLM::windows_of(std::string_view text, int32_t window) {
   const int32_t size = std::min(window, most);  // a request needs room for one more token
   HR_REQUIRE(size > num_prefix, ErrorCode::kInvalidArgument, "perplexity: a window has ", size,
              " tokens, expected more than the ", num_prefix, " that the tokenizer puts before a text");
-  Windows windows{.num_given = std::max<size_t>(1, prefix.size()), .size = size};
+  Windows windows{.num_prefix = prefix.size(),
+                  .num_given = std::max<size_t>(1, prefix.size()),
+                  .size = size,
+                  .num_tokens = std::ssize(ids)};
   const size_t each = static_cast<size_t>(size) - prefix.size();
   for (size_t at = 0; at < ids.size(); at += each) {
     const size_t end = std::min(ids.size(), at + each);
     std::vector<int32_t> part(prefix.begin(), prefix.end());
     part.insert(part.end(), ids.begin() + static_cast<int64_t>(at), ids.begin() + static_cast<int64_t>(end));
-    if (part.size() < 2) break;
-    windows.num_tokens += static_cast<int64_t>(part.size());
-    windows.texts.push_back(std::move(part));
+    if (part.size() >= 2) windows.texts.push_back(std::move(part));
   }
   HR_REQUIRE(!windows.texts.empty(), ErrorCode::kInvalidArgument, "perplexity: the text has fewer than two tokens");
   return windows;
@@ -135,7 +136,7 @@ LLM::Perplexity LLM::perplexity(std::string_view text, int32_t window, const OnW
       total.bytes += static_cast<int64_t>(tokenizer().bytes_of(part[i]).size());
     }
     total.tokens += static_cast<int64_t>(part.size() - windows.num_given);
-    done += static_cast<int64_t>(part.size());
+    done += static_cast<int64_t>(part.size() - windows.num_prefix);
     if (on_window) on_window(done, windows.num_tokens);
   }
   return total;
@@ -154,7 +155,7 @@ LLM::Divergence LLM::divergence_from(LLM& exact, std::string_view text, int32_t 
     for (int64_t row = static_cast<int64_t>(windows.num_given) - 1; row < found.dim(0); ++row) {
       add_row(expected.view().select(row), found.view().select(row), total);
     }
-    done += static_cast<int64_t>(part.size());
+    done += static_cast<int64_t>(part.size() - windows.num_prefix);
     if (on_window) on_window(done, windows.num_tokens);
   }
   return total;
