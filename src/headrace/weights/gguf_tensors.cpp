@@ -219,7 +219,7 @@ void add_of_layer(Import& tensor, const GgufSizes& s, const LayerName& name, boo
   add_renamed(tensor, s, name.rest, layer + std::string(renamed->huggingface));
 }
 
-void add_of_model(Import& tensor, const GgufSizes& s) {
+void add_outside_layers(Import& tensor, const GgufSizes& s) {
   if (tensor.name() == "token_embd.weight") {
     tensor.add("model.embed_tokens.weight");
   } else if (tensor.name() == "output.weight") {
@@ -261,7 +261,7 @@ NamedTensors huggingface_tensors(const std::vector<GgufFile>& files) {
       if (const auto name = parse_layer(stored.name)) {
         add_of_layer(tensor, sizes, *name, is_recurrent(name->layer));
       } else {
-        add_of_model(tensor, sizes);
+        add_outside_layers(tensor, sizes);
       }
     }
   }
