@@ -20,9 +20,9 @@ using Ids = std::vector<int32_t>;
 
 constexpr int64_t kRows = 272;
 
-TokenizerFile tiny_file(std::string_view pattern,
-                        const TinyTokenizer& tokenizer = {
-                            .added_tokens = {{261, "<|end|>", "special"}, {265, "<think>", ""}}}) {
+TokenizerFile qwen_like_file(std::string_view pattern,
+                             const TinyTokenizer& tokenizer = {
+                                 .added_tokens = {{261, "<|end|>", "special"}, {265, "<think>", ""}}}) {
   TokenizerFile file = parse_tokenizer_file(tokenizer.json());
   file.patterns = {std::string(pattern)};
   if (pattern != kLlama3Pattern) file.normalizer = {{.kind = NormalizerStep::Kind::kNfc}};
@@ -45,7 +45,7 @@ auto by_id(std::vector<Vocabulary::Entry> entries) {
 TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
   const TempDir dir;
   for (const std::string_view pattern : {kQwen2Pattern, kQwen3_5Pattern, kLlama3Pattern}) {
-    const TokenizerFile file = tiny_file(pattern), found = written_and_read(dir, file);
+    const TokenizerFile file = qwen_like_file(pattern), found = written_and_read(dir, file);
     EXPECT_EQ(found.patterns, file.patterns);
     EXPECT_EQ(found.merges, file.merges);
     EXPECT_EQ(found.whole_words, file.whole_words);
@@ -64,7 +64,7 @@ TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
 }
 
 TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
-  const std::vector<GgufKey> keys = gguf_tokenizer_keys(tiny_file(kQwen2Pattern), kRows);
+  const std::vector<GgufKey> keys = gguf_tokenizer_keys(qwen_like_file(kQwen2Pattern), kRows);
   const auto value = [&](std::string_view name) { return std::ranges::find(keys, name, &GgufKey::name)->value; };
   const auto tokens = std::get<std::vector<std::string>>(value("tokenizer.ggml.tokens"));
   const auto types = std::get<std::vector<int32_t>>(value("tokenizer.ggml.token_type"));
@@ -79,7 +79,7 @@ TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
 
 TEST(GgufTokenizerKeys, ATokenInFrontOfTextsStays) {
   const TempDir dir;
-  TokenizerFile file = tiny_file(kLlama3Pattern);
+  TokenizerFile file = qwen_like_file(kLlama3Pattern);
   file.prefix_ids = {261};
   EXPECT_EQ(written_and_read(dir, file).prefix_ids, Ids{261});
   file.prefix_ids = {};
@@ -88,7 +88,7 @@ TEST(GgufTokenizerKeys, ATokenInFrontOfTextsStays) {
 
 TEST(GgufTokenizerKeys, RefuseWhatFilesCannotSay) {
   const auto refused = [](const auto& change, int64_t rows = kRows) {
-    TokenizerFile file = tiny_file(kQwen2Pattern);
+    TokenizerFile file = qwen_like_file(kQwen2Pattern);
     change(file);
     return refusal_of([&] { gguf_tokenizer_keys(file, rows); });
   };
