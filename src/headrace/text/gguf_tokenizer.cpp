@@ -183,13 +183,13 @@ bool has_normal_form(const TokenizerFile& file, NormalForm form) {
 const PreTokenizer& pre_tokenizer_like(const TokenizerFile& file) {
   const auto is_like = [&file](const PreTokenizer& pre) {
     return file.patterns.size() == 1 && file.patterns[0] == pre.pattern && has_normal_form(file, pre.form) &&
-           file.whole_words == pre.whole_words;
+           file.whole_words == pre.whole_words && file.byte_level_regex == (pre.gpt2 == Gpt2Split::kYes);
   };
-  const bool is_plain = file.alphabet == Alphabet::kBytes && !file.add_prefix_space && !file.byte_level_regex;
+  const bool is_plain = file.alphabet == Alphabet::kBytes && !file.add_prefix_space;
   const auto* const found = std::ranges::find_if(kPreTokenizers, is_like);
   HR_REQUIRE(is_plain && found != kPreTokenizers.end(), ErrorCode::kUnsupported,
-             "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5 and "
-             "Llama 3");
+             "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, "
+             "Qwen3.5, Llama 3 and SmolLM");
   return *found;
 }
 

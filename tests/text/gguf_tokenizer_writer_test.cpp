@@ -42,7 +42,7 @@ auto by_id(std::vector<Vocabulary::Entry> entries) {
   return out;
 }
 
-TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
+TEST(GgufTokenizerWriter, GiveTheSameTokenizer) {
   const TempDir dir;
   for (const std::string_view pattern : {kQwen2Pattern, kQwen3_5Pattern, kLlama3Pattern}) {
     const TokenizerFile file = qwen_like_file(pattern), found = written_and_read(dir, file);
@@ -63,7 +63,16 @@ TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
   }
 }
 
-TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
+TEST(GgufTokenizerWriter, ASecondPatternStays) {
+  const TempDir dir;
+  TokenizerFile file = qwen_like_file(R"(\p{N})");
+  file.normalizer.clear();
+  file.byte_level_regex = true;
+  EXPECT_EQ(written_and_read(dir, file).patterns, file.patterns);
+  EXPECT_TRUE(written_and_read(dir, file).byte_level_regex);
+}
+
+TEST(GgufTokenizerWriter, RowsWithoutATokenArePadding) {
   const std::vector<GgufKey> keys = gguf_tokenizer_keys(qwen_like_file(kQwen2Pattern), kRows);
   const auto value = [&](std::string_view name) { return std::ranges::find(keys, name, &GgufKey::name)->value; };
   const auto tokens = std::get<std::vector<std::string>>(value("tokenizer.ggml.tokens"));
@@ -77,7 +86,7 @@ TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
   EXPECT_FALSE(std::get<bool>(value("tokenizer.ggml.add_bos_token")));
 }
 
-TEST(GgufTokenizerKeys, ATokenInFrontOfTextsStays) {
+TEST(GgufTokenizerWriter, ATokenInFrontOfTextsStays) {
   const TempDir dir;
   TokenizerFile file = qwen_like_file(kLlama3Pattern);
   file.prefix_ids = {261};
@@ -86,7 +95,7 @@ TEST(GgufTokenizerKeys, ATokenInFrontOfTextsStays) {
   EXPECT_EQ(written_and_read(dir, file).prefix_ids, Ids{});  // files of Llama 3 have one unless they say no
 }
 
-TEST(GgufTokenizerKeys, RefuseWhatFilesCannotSay) {
+TEST(GgufTokenizerWriter, RefuseWhatFilesCannotSay) {
   const auto refused = [](const auto& change, int64_t rows = kRows) {
     TokenizerFile file = qwen_like_file(kQwen2Pattern);
     change(file);
@@ -94,9 +103,10 @@ TEST(GgufTokenizerKeys, RefuseWhatFilesCannotSay) {
   };
   EXPECT_EQ(refused([](TokenizerFile& f) {}).code, std::nullopt);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.patterns = {R"(\s+)"}; }).sentence,
-            "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5 and "
-            "Llama 3");
+            "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5, "
+            "Llama 3 and SmolLM");
   EXPECT_EQ(refused([](TokenizerFile& f) { f.whole_words = WholeWords::kTakeFirst; }).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused([](TokenizerFile& f) { f.byte_level_regex = true; }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.normalizer.clear(); }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.add_prefix_space = true; }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.alphabet = Alphabet::kCharacters; }).code, ErrorCode::kUnsupported);
