@@ -74,8 +74,8 @@ check "values that are missing, or none that there are" \
     "--prompt and --file: both are given, expected one of them" "--logprobs: needs --json beside it")" \
   "$(for words in -n -m "--dtype int8" "--log-level verbose" "--random-weights -p hello" "-p a -f x" "-p a --logprobs"; do message "$headrace" generate $words; done)"
 check "commands whose words are missing, or none that there are" \
-  "$(printf 'headrace: %s\n' "headrace bench needs a name: agent, arrivals, attention, blocks, canvases, chat, engine, gdn, model, serve or template" \
-    "bench: is 'foo', expected agent, arrivals, attention, blocks, canvases, chat, engine, gdn, model, serve or template" "headrace eval perplexity needs --file: a file" \
+  "$(printf 'headrace: %s\n' "headrace bench needs a name: agent, arrivals, attention, blocks, canvases, chat, engine, gdn, linear, model, serve or template" \
+    "bench: is 'foo', expected agent, arrivals, attention, blocks, canvases, chat, engine, gdn, linear, model, serve or template" "headrace eval perplexity needs --file: a file" \
     "'foo' is more than list takes")" \
   "$(for words in bench "bench foo" "eval perplexity" "list foo"; do message "$headrace" $words; done)"
 check "a line of llama.cpp, without a command" "2 $(printf "headrace: unknown option '%s' of headrace; headrace generate %s ... takes it " -m -m -p -p)" \

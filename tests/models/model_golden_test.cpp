@@ -92,12 +92,17 @@ TEST_P(GgufGolden, FilesHaveTheFamilysLogits) {
   const char* const folder = std::getenv("HEADRACE_GGUF_FILES");
   if (folder == nullptr) GTEST_SKIP() << "HEADRACE_GGUF_FILES names no folder";
   const Golden golden = golden_of(GetParam());
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    if (!set.runs_here()) continue;
-    SCOPED_TRACE(set.ops->name);
-    GoldenRunner runner(std::filesystem::path(folder) / (GetParam() + ".gguf"), *set.ops, DType::kF32);
+  const auto expect_logits = [&](const OpSet& ops, DeviceRuntime& runtime) {
+    SCOPED_TRACE(ops.name);
+    GoldenRunner runner(std::filesystem::path(folder) / (GetParam() + ".gguf"), ops, DType::kF32, Determinism::kFast,
+                        std::nullopt, runtime);
     EXPECT_TRUE(all_close(run_all(runner, golden, {20, 1}), golden.logits, float32_tolerance(golden.logits)));
+  };
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) {
+    if (set.runs_here()) expect_logits(*set.ops, cpu_runtime());
   }
+  if (testing_support::mirrored_cuda_ops() == nullptr) return;
+  expect_logits(cuda_module().ops("cuda"), testing_support::gpu());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GgufGolden,

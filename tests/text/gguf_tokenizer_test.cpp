@@ -174,9 +174,9 @@ INSTANTIATE_TEST_SUITE_P(PreTokenizers, GgufTokenizer, testing::ValuesIn(kPreTok
 });
 
 // Keys of a small good tokenizer, with some replaced, left out (an empty value), or added.
-class GgufTokenizerKeys : public testing::Test {
+class GgufTokenizerRules : public testing::Test {
  protected:
-  GgufTokenizerKeys() {
+  GgufTokenizerRules() {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) tokens.push_back(spelled(std::string(1, static_cast<char>(byte))));
     types_.assign(256, kNormal);
@@ -207,7 +207,7 @@ class GgufTokenizerKeys : public testing::Test {
   std::vector<int32_t> types_;
 };
 
-TEST_F(GgufTokenizerKeys, TextsBeginAndEndWithTokensIfTheFileSaysSo) {
+TEST_F(GgufTokenizerRules, TextsBeginAndEndWithTokensIfTheFileSaysSo) {
   EXPECT_EQ(tokenizer().encode("he"), std::vector<int32_t>{258});
   set("bos", gguf_key("tokenizer.ggml.bos_token_id", 256));
   set("eos", gguf_key("tokenizer.ggml.eos_token_id", 257));
@@ -223,7 +223,7 @@ TEST_F(GgufTokenizerKeys, TextsBeginAndEndWithTokensIfTheFileSaysSo) {
   EXPECT_EQ(tokenizer().encode("he"), (std::vector<int32_t>{256, 258})) << "Llama 3's begin token, without a key";
 }
 
-TEST_F(GgufTokenizerKeys, AWholeTokenizerJsonInTheFileIsUsedInstead) {
+TEST_F(GgufTokenizerRules, AWholeTokenizerJsonInTheFileIsUsedInstead) {
   set("pre", gguf_key("tokenizer.ggml.pre", "of-nobody"));
   set("json", gguf_key("tokenizer.huggingface.json", "{"));
   EXPECT_TRUE(refusal().starts_with("key 'tokenizer.huggingface.json': the file is no JSON")) << refusal();
@@ -232,7 +232,7 @@ TEST_F(GgufTokenizerKeys, AWholeTokenizerJsonInTheFileIsUsedInstead) {
   EXPECT_TRUE(tokenizer().token_to_id("</think>").has_value());
 }
 
-TEST_F(GgufTokenizerKeys, AreRefusedByName) {
+TEST_F(GgufTokenizerRules, AreRefusedByName) {
   const std::string tokens = keys_["tokens"];
   const auto refused = [this](const std::string& name, const std::string& key) {
     const std::string good = std::exchange(keys_[name], key), sentence = refusal();

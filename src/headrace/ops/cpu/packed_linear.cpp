@@ -53,19 +53,22 @@ void multiply_tiles(void* context, long task, float* scratch) {
   }
 }
 
-// Tasks are long enough to pay for what is prefetched behind their end, and enough of them to share the work evenly.
-constexpr long kTasksPerThread = 8;
+// Tiles of a task: it is long enough to pay for what is prefetched behind its end, and there are enough tasks to share
+// the work evenly. With more than one block of rows, weights are to stay in the second-level cache.
+long tiles_per_task(const PackedLinearParams& p, long tiles) {
+  constexpr long kTasksPerThread = 8, kMostTilesOfBlocks = 8;
+  const long tasks = kTasksPerThread * (p.threads > 1 ? p.threads : 1), per_task = (tiles + tasks - 1) / tasks;
+  return p.rows > kMostRows && per_task > kMostTilesOfBlocks ? kMostTilesOfBlocks : per_task;
+}
 
 // `scratch` has room for the quantised x.
 void run(void* context, long, float* scratch) {
   const auto& p = *static_cast<const PackedLinearParams*>(context);
-  Call call{.p = p,
-            .x = reinterpret_cast<XGroup*>(scratch),
-            .tiles = (p.out + kTileRows - 1) / kTileRows,
-            .tiles_per_task = 1};
-  call.tiles_per_task += (call.tiles - 1) / (kTasksPerThread * p.threads);
+  const long tiles = (p.out + kTileRows - 1) / kTileRows;
+  Call call{
+      .p = p, .x = reinterpret_cast<XGroup*>(scratch), .tiles = tiles, .tiles_per_task = tiles_per_task(p, tiles)};
   parallel_for_with_scratch(p.threads, (p.rows + kRowsToQuantize - 1) / kRowsToQuantize, 0, quantize_rows, &call);
-  parallel_for_with_scratch(p.threads, (call.tiles + call.tiles_per_task - 1) / call.tiles_per_task, kTaskFloats,
+  parallel_for_with_scratch(p.threads, (tiles + call.tiles_per_task - 1) / call.tiles_per_task, kTaskFloats,
                             multiply_tiles, &call);
 }
 

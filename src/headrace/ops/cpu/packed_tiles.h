@@ -99,11 +99,7 @@ struct BlockProducts {
 };
 
 // Rows of x whose sums fit the registers: each vector of weights is loaded, and unpacked, once for all of them.
-#ifdef __AVX512F__
-constexpr int kRowsAtOnce = 8;
-#else
-constexpr int kRowsAtOnce = 4;
-#endif
+constexpr int kRowsAtOnce = kLanes / 2;
 constexpr long kMostFewRows = 8;  // for which unpacking a panel does not pay
 
 // Adds products of `rows` rows of x, `x_stride` groups apart, kRows at once; what is left by half as many, and so on.
