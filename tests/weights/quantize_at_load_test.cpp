@@ -108,6 +108,28 @@ TEST(QuantizeAtLoad, StackedExpertsBecomeMatricesOfTheirOwn) {
   checkpoint.require_all_used();
 }
 
+// Beside blocks where that is possible, else merged into floats.
+TEST(QuantizeAtLoad, AnAdapterIsAppliedBesideTheBlocks) {
+  Random random(4);
+  const std::string query = "model.layers.0.self_attn.q_proj", key = "model.layers.0.self_attn.k_proj";
+  const Tensor w = random_tensor(random, DType::kF32, {32, 64}), a = random_tensor(random, DType::kF32, {2, 64}),
+               b = random_tensor(random, DType::kF32, {32, 2}), copy = random_tensor(random, DType::kF32, {32, 64});
+  const TempDir dir, lora;
+  write_safetensors(dir / "model.safetensors", {{query + ".weight", w}, {key + ".weight", w}});
+  test::write_file(lora / "adapter_config.json",
+                   R"({"r":2,"lora_alpha":4,"target_modules":["q_proj"],"modules_to_save":["k_proj"]})");
+  write_safetensors(lora / "adapter_model.safetensors", {{"base_model.model." + query + ".lora_A.weight", a},
+                                                         {"base_model.model." + query + ".lora_B.weight", b},
+                                                         {"base_model.model." + key + ".weight", copy}});
+  Checkpoint checkpoint = Checkpoint::open(dir.path());
+  checkpoint.attach(LoraAdapter::open(lora.path()), 1);
+  checkpoint.quantize(QuantPreset::kQ8_0, kOneLayer);
+  const WeightView adapted = checkpoint.weight(query + ".weight", {32, 64});
+  expect_packed(adapted, w, BlockFormat::kQ8_0);
+  EXPECT_NE(adapted.change(), nullptr);
+  EXPECT_EQ(checkpoint.weight(key + ".weight", {32, 64}).packed(), nullptr);  // a copy of the whole weight
+}
+
 // A family's own name is stored, the common one says what the weight is.
 TEST(QuantizeAtLoad, RolesFollowTheCommonName) {
   Random random(3);

@@ -25,7 +25,7 @@ float inverse_or_zero(float scale) { return std::fpclassify(scale) == FP_NORMAL 
 
 using SmallCodes = std::array<int, kSmallBlock>;
 
-void put_nibbles(const SmallCodes& codes, unsigned char* bytes) {
+void put_code_nibbles(const SmallCodes& codes, unsigned char* bytes) {
   for (size_t i = 0; i < 16; ++i) bytes[i] = static_cast<unsigned char>((codes[i] & 15) | ((codes[i + 16] & 15) << 4));
 }
 
@@ -69,19 +69,19 @@ SmallCodes codes_above_least(const float* x, int most, unsigned char* block) {
   return codes;
 }
 
-void encode_q4_0(const float* x, unsigned char* block) { put_nibbles(symmetric_codes(x, 8, block), block + 2); }
-void encode_q4_1(const float* x, unsigned char* block) { put_nibbles(codes_above_least(x, 15, block), block + 4); }
+void encode_q4_0(const float* x, unsigned char* block) { put_code_nibbles(symmetric_codes(x, 8, block), block + 2); }
+void encode_q4_1(const float* x, unsigned char* block) { put_code_nibbles(codes_above_least(x, 15, block), block + 4); }
 
 void encode_q5_0(const float* x, unsigned char* block) {
   const SmallCodes codes = symmetric_codes(x, 16, block);
   put_fifth_bits(codes, block + 2);
-  put_nibbles(codes, block + 6);
+  put_code_nibbles(codes, block + 6);
 }
 
 void encode_q5_1(const float* x, unsigned char* block) {
   const SmallCodes codes = codes_above_least(x, 31, block);
   put_fifth_bits(codes, block + 4);
-  put_nibbles(codes, block + 8);
+  put_code_nibbles(codes, block + 8);
 }
 
 void encode_q8_0(const float* x, unsigned char* block) {
@@ -96,7 +96,10 @@ void encode_q8_0(const float* x, unsigned char* block) {
 // --- Super-blocks of 256: scales by least squares ---
 
 constexpr size_t kLanes = 4;
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));  // sums have one order on every machine
+struct LaneVector {
+  typedef float Type __attribute__((vector_size(4 * kLanes)));
+};
+using Lanes = LaneVector::Type;  // sums have one order on every machine
 
 Lanes all(float value) { return Lanes{value, value, value, value}; }
 float sum(const Lanes& v) { return (v[0] + v[2]) + (v[1] + v[3]); }

@@ -16,7 +16,7 @@ Linear rows_projection(const WeightScope& scope, const char* name, const SelfAtt
   const WeightScope fused = scope.scope("qkv_proj");
   const int64_t all = c.q_rows() + 2 * c.kv_rows();
   const TensorView bias = c.qkv_bias == HasBias::kYes ? fused.tensor("bias", {all}).slice(at, at + rows) : TensorView();
-  return Linear(fused.tensor("weight", {all, c.hidden}).slice(at, at + rows), bias);
+  return Linear(fused.weight("weight", {all, c.hidden}).slice(at, at + rows), bias);
 }
 
 // Lays the projections' weights out contiguously; returns the configuration.

@@ -21,8 +21,8 @@ enum class BeginToken : uint8_t { kNo, kYes };
 
 enum class Gpt2Split : uint8_t { kNo, kYes };
 
-// The splitting that files name. `begin`: whether a text begins with the token bos if the file does not say. `gpt2`:
-// pieces are split once more by GPT-2's pattern.
+// What files mean by a name. `begin`: whether a text begins with the token bos if the file does not say. `gpt2`: pieces
+// are split once more by GPT-2's pattern.
 struct PreTokenizer {
   std::string_view name, pattern;
   NormalForm form = NormalForm::kAsIs;
@@ -183,14 +183,13 @@ bool has_normal_form(const TokenizerFile& file, NormalForm form) {
 const PreTokenizer& pre_tokenizer_like(const TokenizerFile& file) {
   const auto is_like = [&file](const PreTokenizer& pre) {
     return file.patterns.size() == 1 && file.patterns[0] == pre.pattern && has_normal_form(file, pre.form) &&
-           file.whole_words == pre.whole_words;
+           file.whole_words == pre.whole_words && file.byte_level_regex == (pre.gpt2 == Gpt2Split::kYes);
   };
-  const bool is_plain = file.alphabet == Alphabet::kBytes && !file.add_prefix_space && !file.byte_level_regex;
+  const bool is_plain = file.alphabet == Alphabet::kBytes && !file.add_prefix_space;
   const auto* const found = std::ranges::find_if(kPreTokenizers, is_like);
-  HR_REQUIRE(
-      is_plain && found != kPreTokenizers.end(), ErrorCode::kUnsupported,
-      "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5 and "
-      "Llama 3");
+  HR_REQUIRE(is_plain && found != kPreTokenizers.end(), ErrorCode::kUnsupported,
+             "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, "
+             "Qwen3.5, Llama 3 and SmolLM");
   return *found;
 }
 
@@ -223,8 +222,8 @@ WrittenTokens tokens_of(const TokenizerFile& file, int64_t num_rows) {
 }
 
 void add_edges(const TokenizerFile& file, std::vector<GgufKey>& keys) {
-  HR_REQUIRE(file.prefix_ids.size() <= 1 && file.suffix_ids.empty(), ErrorCode::kUnsupported, "the tokenizer puts ",
-             file.prefix_ids.size(), " tokens in front of texts and ", file.suffix_ids.size(),
+  HR_REQUIRE(file.prefix_ids.size() <= 1 && file.suffix_ids.empty(), ErrorCode::kUnsupported,
+             "the tokenizer puts ", file.prefix_ids.size(), " tokens in front of texts and ", file.suffix_ids.size(),
              " behind them; GGUF files are written for one in front");
   keys.push_back({"tokenizer.ggml.add_bos_token", !file.prefix_ids.empty()});
   if (file.prefix_ids.empty()) return;

@@ -121,10 +121,17 @@ struct Checkpoint::State {
            (!is_changed(name) || changes.contains(name));
   }
   bool is_changed(std::string_view name) const { return adapter && adapter->adapts(name); }
+  // Returns true for floats of which quantize() makes blocks. Those of a family with names of its own are not known
+  // here.
+  bool becomes_blocks(const std::string& name) const {
+    const StoredTensor& found = at(name);
+    return quantisation && found.dtype && found.shape.rank() == 2 &&
+           block_format_for(name, found.shape, quantisation->preset, quantisation->model);
+  }
   // Prepares the adapter's factors of a quantised weight, which stays as it is. Other changes are merged into floats.
   void keep_changes_beside() {
     for (const std::string& name : adapter->weights()) {
-      if (!is_packable(at(name))) continue;
+      if (!is_packable(at(name)) && !becomes_blocks(name)) continue;
       if (auto change = adapter->change_beside(name)) changes.emplace(name, std::move(*change));
     }
   }
@@ -144,7 +151,7 @@ struct Checkpoint::State {
 
   // Absent: the weight is given as it is stored, or made up.
   std::optional<BlockFormat> format_to_make(std::string_view asked, const std::string& name, const Shape& shape) const {
-    if (!quantisation || shape.rank() != 2 || (adapter && adapter->adapts(name))) return std::nullopt;
+    if (!quantisation || shape.rank() != 2 || (is_changed(name) && !changes.contains(name))) return std::nullopt;
     if (!random && !at(name).dtype) return std::nullopt;
     HR_REQUIRE(runtime->device().type == DeviceType::kCPU, ErrorCode::kUnsupported, "quantised weights do not run on ",
                to_string(runtime->device()), ", expected a CPU");
@@ -381,7 +388,8 @@ Shape Checkpoint::shape_of(std::string_view name) const {
 
 void Checkpoint::quantize(QuantPreset preset, const QuantModel& model) {
   state_->quantisation = State::Quantisation{preset, model};
-  if (!state_->adapter) state_->split_stacked_experts();
+  if (state_->adapter) return state_->keep_changes_beside();
+  state_->split_stacked_experts();
 }
 
 void Checkpoint::separate_projections(const GgufSizes& sizes) {

@@ -61,8 +61,9 @@ class Checkpoint {
   bool has_adapter() const;
 
   // From here on weight() gives matrices of floats in the blocks that block_format_for() names, in memory of the
-  // checkpoint; what an adapter changes, and what is stored in blocks, stays so. Stacked experts are read as matrices
-  // of their own, unless there is an adapter, which is attached before. Error kUnsupported from weight() on a device.
+  // checkpoint; what is stored in blocks stays so. Stacked experts are read as matrices of their own. An adapter is
+  // attached before: it is applied beside the blocks, or merged into floats where it cannot be, and stacked experts
+  // stay so. Error kUnsupported from weight() on a device.
   void quantize(QuantPreset preset, const QuantModel& model);
 
   // From here on Qwen3-Next's in_proj_qkvz and in_proj_ba, whose rows are grouped by key head, are in_proj_qkv,

@@ -252,8 +252,8 @@ std::map<std::string, const StoredTensor*, ByNumbers> text_tensors(const Checkpo
   return tensors;
 }
 
-bool add_of_model(std::string_view name, const StoredTensor& stored, const GgufSizes& sizes, QuantModel::Head head,
-                  Exports& out) {
+bool export_of_model(std::string_view name, const StoredTensor& stored, const GgufSizes& sizes, QuantModel::Head head,
+                     Exports& out) {
   const auto put = [&](std::string_view gguf) -> GgufExport& {
     return out.emplace_back(GgufExport{.name = std::string(gguf), .shape = stored.shape, .parts = {stored}});
   };
@@ -332,7 +332,7 @@ std::vector<GgufExport> gguf_exports(const Checkpoint& checkpoint, const GgufSiz
     const auto of_layer = layer_tensor(name, "model.layers.");
     const bool known = of_layer && of_layer->layer < sizes.trunk_layers
                            ? LayerExport(sizes, of_layer->layer, out).add(of_layer->rest, *stored)
-                           : add_of_model(name, *stored, sizes, head, out);
+                           : export_of_model(name, *stored, sizes, head, out);
     HR_REQUIRE(known, ErrorCode::kUnsupported, *stored->file, ": tensor '", printable(stored->name),
                "' has no place in GGUF files of ", sizes.architecture);
   }

@@ -48,7 +48,7 @@ WeightRole role_of(std::string_view name) {
 }
 
 // N of "blk.N." and "layers.N."; 0 for a weight of no layer.
-int64_t layer_number(std::string_view name) {
+int64_t layer_in(std::string_view name) {
   for (const std::string_view before : {std::string_view("blk."), std::string_view("layers.")}) {
     const size_t at = name.find(before);
     if (at == name.npos) continue;
@@ -103,7 +103,7 @@ std::optional<BlockFormat> block_format_for(std::string_view name, const Shape& 
   const bool is_head =
       role == WeightRole::kHead || (role == WeightRole::kEmbedding && model.head == QuantModel::Head::kIsEmbedding);
   const bool is_mixed = role == WeightRole::kValues || role == WeightRole::kDown;
-  if (preset != QuantPreset::kQ8_0 && (is_head || (is_mixed && gets_more_bits(layer_number(name), model.num_layers)))) {
+  if (preset != QuantPreset::kQ8_0 && (is_head || (is_mixed && gets_more_bits(layer_in(name), model.num_layers)))) {
     format = BlockFormat::kQ6_K;
   }
   const int64_t columns = shape[shape.rank() - 1];

@@ -20,9 +20,9 @@ using Ids = std::vector<int32_t>;
 
 constexpr int64_t kRows = 272;
 
-TokenizerFile tiny_tokenizer(std::string_view pattern,
-                        const TinyTokenizer& tokenizer = {
-                            .added_tokens = {{261, "<|end|>", "special"}, {265, "<think>", ""}}}) {
+TokenizerFile qwen_like_file(std::string_view pattern,
+                             const TinyTokenizer& tokenizer = {
+                                 .added_tokens = {{261, "<|end|>", "special"}, {265, "<think>", ""}}}) {
   TokenizerFile file = parse_tokenizer_file(tokenizer.json());
   file.patterns = {std::string(pattern)};
   if (pattern != kLlama3Pattern) file.normalizer = {{.kind = NormalizerStep::Kind::kNfc}};
@@ -42,10 +42,10 @@ auto by_id(std::vector<Vocabulary::Entry> entries) {
   return out;
 }
 
-TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
+TEST(GgufTokenizerWriter, GiveTheSameTokenizer) {
   const TempDir dir;
   for (const std::string_view pattern : {kQwen2Pattern, kQwen3_5Pattern, kLlama3Pattern}) {
-    const TokenizerFile file = tiny_tokenizer(pattern), found = written_and_read(dir, file);
+    const TokenizerFile file = qwen_like_file(pattern), found = written_and_read(dir, file);
     EXPECT_EQ(found.patterns, file.patterns);
     EXPECT_EQ(found.merges, file.merges);
     EXPECT_EQ(found.whole_words, file.whole_words);
@@ -63,8 +63,17 @@ TEST(GgufTokenizerKeys, GiveTheSameTokenizer) {
   }
 }
 
-TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
-  const std::vector<GgufKey> keys = gguf_tokenizer_keys(tiny_tokenizer(kQwen2Pattern), kRows);
+TEST(GgufTokenizerWriter, ASecondPatternStays) {
+  const TempDir dir;
+  TokenizerFile file = qwen_like_file(R"(\p{N})");
+  file.normalizer.clear();
+  file.byte_level_regex = true;
+  EXPECT_EQ(written_and_read(dir, file).patterns, file.patterns);
+  EXPECT_TRUE(written_and_read(dir, file).byte_level_regex);
+}
+
+TEST(GgufTokenizerWriter, RowsWithoutATokenArePadding) {
+  const std::vector<GgufKey> keys = gguf_tokenizer_keys(qwen_like_file(kQwen2Pattern), kRows);
   const auto value = [&](std::string_view name) { return std::ranges::find(keys, name, &GgufKey::name)->value; };
   const auto tokens = std::get<std::vector<std::string>>(value("tokenizer.ggml.tokens"));
   const auto types = std::get<std::vector<int32_t>>(value("tokenizer.ggml.token_type"));
@@ -77,26 +86,27 @@ TEST(GgufTokenizerKeys, RowsWithoutATokenArePadding) {
   EXPECT_FALSE(std::get<bool>(value("tokenizer.ggml.add_bos_token")));
 }
 
-TEST(GgufTokenizerKeys, ATokenInFrontOfTextsStays) {
+TEST(GgufTokenizerWriter, ATokenInFrontOfTextsStays) {
   const TempDir dir;
-  TokenizerFile file = tiny_tokenizer(kLlama3Pattern);
+  TokenizerFile file = qwen_like_file(kLlama3Pattern);
   file.prefix_ids = {261};
   EXPECT_EQ(written_and_read(dir, file).prefix_ids, Ids{261});
   file.prefix_ids = {};
   EXPECT_EQ(written_and_read(dir, file).prefix_ids, Ids{});  // files of Llama 3 have one unless they say no
 }
 
-TEST(GgufTokenizerKeys, RefuseWhatFilesCannotSay) {
+TEST(GgufTokenizerWriter, RefuseWhatFilesCannotSay) {
   const auto refused = [](const auto& change, int64_t rows = kRows) {
-    TokenizerFile file = tiny_tokenizer(kQwen2Pattern);
+    TokenizerFile file = qwen_like_file(kQwen2Pattern);
     change(file);
     return refusal_of([&] { gguf_tokenizer_keys(file, rows); });
   };
   EXPECT_EQ(refused([](TokenizerFile& f) {}).code, std::nullopt);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.patterns = {R"(\s+)"}; }).sentence,
-            "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5 and "
-            "Llama 3");
+            "the tokenizer splits texts in a way that has no name in GGUF files; built are those of Qwen2, Qwen3.5, "
+            "Llama 3 and SmolLM");
   EXPECT_EQ(refused([](TokenizerFile& f) { f.whole_words = WholeWords::kTakeFirst; }).code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused([](TokenizerFile& f) { f.byte_level_regex = true; }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.normalizer.clear(); }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.add_prefix_space = true; }).code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused([](TokenizerFile& f) { f.alphabet = Alphabet::kCharacters; }).code, ErrorCode::kUnsupported);
