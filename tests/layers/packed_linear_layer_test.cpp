@@ -74,10 +74,11 @@ TEST(PackedLinearLayer, AnAdapterIsAppliedBesidePackedWeights) {
 TEST(PackedLinearLayer, ACopyOfTheWholeWeightTakesItsPlace) {
   const AdaptedFile files;
   const Tensor copy = waves({kOut, kIn}, 0.2);
-  test::write_file(files.adapter / "adapter_config.json",
-                   R"({"r":3,"lora_alpha":6,"target_modules":["k_proj"],"modules_to_save":["q_proj"]})");
-  test::write_safetensors(files.adapter / "adapter_model.safetensors",
-                          {{str("base_model.model.", kQuery, ".weight"), copy}});
+  const std::string module = str("base_model.model.", kQuery);
+  const Tensor nothing = Tensor::zeros(DType::kF32, {kOut, 3});
+  test::write_safetensors(files.adapter / "adapter_model.safetensors", {{module + ".lora_A.weight", files.a},
+                                                                        {module + ".lora_B.weight", nothing},
+                                                                        {module + ".base_layer.weight", copy}});
   Checkpoint adapted = files.open();
   adapted.attach(LoraAdapter::open(files.adapter.path()), 1);
   const WeightView weight = adapted.weight(str(kQuery, ".weight"), {kOut, kIn});

@@ -88,21 +88,27 @@ TEST_P(ModelGolden, CudaAgreesWithTransformersHoweverThePromptIsCut) {
 // Files that another program wrote from the golden checkpoints (tests/clients/gguf_checks.py), one for each family.
 class GgufGolden : public testing::TestWithParam<std::string> {};
 
+void expect_logits_of_file(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {
+  SCOPED_TRACE(ops.name);
+  const Golden golden = golden_of(family);
+  const std::filesystem::path folder = std::getenv("HEADRACE_GGUF_FILES");
+  GoldenRunner runner(folder / (family + ".gguf"), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime);
+  EXPECT_TRUE(all_close(run_all(runner, golden, {20, 1}), golden.logits, float32_tolerance(golden.logits)));
+}
+
+constexpr const char* kNoGgufFiles = "HEADRACE_GGUF_FILES names no folder";
+
 TEST_P(GgufGolden, FilesHaveTheFamilysLogits) {
-  const char* const folder = std::getenv("HEADRACE_GGUF_FILES");
-  if (folder == nullptr) GTEST_SKIP() << "HEADRACE_GGUF_FILES names no folder";
-  const Golden golden = golden_of(GetParam());
-  const auto expect_logits = [&](const OpSet& ops, DeviceRuntime& runtime) {
-    SCOPED_TRACE(ops.name);
-    GoldenRunner runner(std::filesystem::path(folder) / (GetParam() + ".gguf"), ops, DType::kF32, Determinism::kFast,
-                        std::nullopt, runtime);
-    EXPECT_TRUE(all_close(run_all(runner, golden, {20, 1}), golden.logits, float32_tolerance(golden.logits)));
-  };
+  if (std::getenv("HEADRACE_GGUF_FILES") == nullptr) GTEST_SKIP() << kNoGgufFiles;
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
-    if (set.runs_here()) expect_logits(*set.ops, cpu_runtime());
+    if (set.runs_here()) expect_logits_of_file(GetParam(), *set.ops, cpu_runtime());
   }
-  if (testing_support::mirrored_cuda_ops() == nullptr) return;
-  expect_logits(cuda_module().ops("cuda"), testing_support::gpu());
+}
+
+TEST_P(GgufGolden, CudaRunsFilesWithTheFamilysLogits) {
+  if (std::getenv("HEADRACE_GGUF_FILES") == nullptr) GTEST_SKIP() << kNoGgufFiles;
+  if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  expect_logits_of_file(GetParam(), cuda_module().ops("cuda"), testing_support::gpu());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GgufGolden,
