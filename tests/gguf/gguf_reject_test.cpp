@@ -225,7 +225,9 @@ TEST(Gguf, OpensAllParts) {
   const std::vector<GgufFile> files = open_gguf(first);
   ASSERT_EQ(files.size(), 2u);
   EXPECT_NE(files[1].header().find_tensor("b"), nullptr);
-  EXPECT_NE(sentence_of([&] { open_gguf(second); }).find("is part 2 of 2 of a model, expected its first part, m-00001-of-00002.gguf"),
+  EXPECT_NE(sentence_of([&] {
+              open_gguf(second);
+            }).find("is part 2 of 2 of a model, expected its first part, m-00001-of-00002.gguf"),
             std::string::npos);
   write_file(second, part(1, 2, 2, "a"));
   EXPECT_EQ(refusal(), "m-00002-of-00002.gguf: tensor 'a': another part has it, too");

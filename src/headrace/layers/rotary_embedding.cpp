@@ -52,8 +52,9 @@ double scaled(double w, int64_t i, int64_t turning, const RotaryConfig& c) {
   if (c.type == "yarn") return yarn(w, i, 2 * turning, c);
   if (c.type == "divided") return w / c.divisors[static_cast<size_t>(i)];
   if (c.type == "proportional") return i < turning ? w / c.factor.value_or(1) : 0;
-  throw Error(ErrorCode::kUnsupported, str("config.json: rope type '", printable(c.type),
-                                           "' is not built; built are: default, linear, llama3, yarn, proportional, divided"));
+  throw Error(ErrorCode::kUnsupported,
+              str("config.json: rope type '", printable(c.type),
+                  "' is not built; built are: default, linear, llama3, yarn, proportional, divided"));
 }
 
 // Returns the number. Error kModelFile if it is missing.

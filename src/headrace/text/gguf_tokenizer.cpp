@@ -222,8 +222,8 @@ WrittenTokens tokens_of(const TokenizerFile& file, int64_t num_rows) {
 }
 
 void add_edges(const TokenizerFile& file, std::vector<GgufKey>& keys) {
-  HR_REQUIRE(file.prefix_ids.size() <= 1 && file.suffix_ids.empty(), ErrorCode::kUnsupported,
-             "the tokenizer puts ", file.prefix_ids.size(), " tokens in front of texts and ", file.suffix_ids.size(),
+  HR_REQUIRE(file.prefix_ids.size() <= 1 && file.suffix_ids.empty(), ErrorCode::kUnsupported, "the tokenizer puts ",
+             file.prefix_ids.size(), " tokens in front of texts and ", file.suffix_ids.size(),
              " behind them; GGUF files are written for one in front");
   keys.push_back({"tokenizer.ggml.add_bos_token", !file.prefix_ids.empty()});
   if (file.prefix_ids.empty()) return;

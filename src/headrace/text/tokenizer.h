@@ -1,7 +1,7 @@
-// Text to token ids and back, as a model's tokenizer.json or GGUF file says: byte-level BPE (Qwen2, Qwen3, Qwen3.5, Llama 3, GPT-2,
-// LLaDA, Seed-Coder) and BPE over characters with byte fallback (Gemma).
-// The frontend encodes prompts with it, the Detokenizer and the samplers read tokens from it. Ids equal those of the
-// `tokenizers` package. Const methods are thread-safe.
+// Text to token ids and back, as a model's tokenizer.json or GGUF file says: byte-level BPE (Qwen2, Qwen3, Qwen3.5,
+// Llama 3, GPT-2, LLaDA, Seed-Coder) and BPE over characters with byte fallback (Gemma). The frontend encodes prompts
+// with it, the Detokenizer and the samplers read tokens from it. Ids equal those of the `tokenizers` package. Const
+// methods are thread-safe.
 #pragma once
 #include <cstdint>
 #include <filesystem>
