@@ -124,6 +124,13 @@ constexpr int outs_of_tile(long rows) {
 #endif
 }
 
+// GCC would load `v` again for each of its uses, and loads are what these loops have most of.
+[[gnu::always_inline]] inline void keep_in_register(Vec& v) {
+#if defined(__x86_64__)
+  asm("" : "+v"(v));
+#endif
+}
+
 // Partial sums of a group at one block of K.
 struct DotBlock {
   const LinearParams& p;
@@ -152,6 +159,7 @@ template <FloatType kType, int kPart, int kRows, int kOuts>
   const long stride = b.p.weight_stride * kSize;
   const float* const x = b.x + row * b.x_stride + kPart * kLanes;
   constexpr int kAheadOuts = (kOuts + 1) / 2;
+  const int slower = ahead.tiles == 1 ? 0 : 1;
   const char* const next =
       weight + kPart * kAheadOuts * stride + (ahead.distance + b.depth * ahead.tile / ahead.tiles) * kSize;
   Vec sum[kRows][kOuts];
@@ -162,13 +170,14 @@ template <FloatType kType, int kPart, int kRows, int kOuts>
     Vec w[kOuts];
     for (int i = 0; i < kOuts; ++i) w[i] = load_part<kType, kPart>(weight + i * stride, k);
     for (int r = 0; r < kRows; ++r) {
-      const Vec value = load(x + r * b.x_stride + k);
+      Vec value = load(x + r * b.x_stride + k);
+      keep_in_register(value);
       for (int i = 0; i < kOuts; ++i) sum[r][i] += value * w[i];
     }
   };
   for_steps<kType>(
       b.depth, add, [&](long k) __attribute__((always_inline)) {
-        for (int i = 0; i < kAheadOuts; ++i) read_ahead(next + i * stride + (ahead.tiles == 1 ? k : k / 2) * kSize);
+        for (int i = 0; i < kAheadOuts; ++i) read_ahead(next + i * stride + (k >> slower) * kSize);
       });
   for (int r = 0; r < kRows; ++r) {
     for (int i = 0; i < kOuts; ++i) store(b.sums_of(o + i, row + r, kPart), sum[r][i]);
