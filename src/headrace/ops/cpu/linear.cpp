@@ -43,11 +43,19 @@ bool takes_panels(const LinearParams& p) {
   return p.sums == LinearParams::Sums::kAnyOrder && p.rows > kMostUnturnedRows;
 }
 
+// Few large tasks transpose few panels; there are at least four for each thread, if tasks of kRowBlock rows allow.
+long rows_of_panel_task(const LinearParams& p) {
+  const long out_blocks = (p.out - 1) / kPanelTaskOuts + 1;
+  const long wanted = (4 * p.threads - 1) / out_blocks + 1, most = (p.rows - 1) / kRowBlock + 1;
+  const long fewest = (p.rows - 1) / kPanelTaskRows + 1, allowed = wanted < most ? wanted : most;
+  return (p.rows - 1) / (fewest > allowed ? fewest : allowed) + 1;
+}
+
 void run_panel_task(void* context, long task, float* scratch) {
   const auto& p = *static_cast<const LinearParams*>(context);
-  const long out_blocks = (p.out + kPanelTaskOuts - 1) / kPanelTaskOuts;
-  const long row = task / out_blocks * kPanelTaskRows, out = task % out_blocks * kPanelTaskOuts;
-  const long rows = p.rows - row < kPanelTaskRows ? p.rows - row : kPanelTaskRows;
+  const long task_rows = rows_of_panel_task(p), out_blocks = (p.out - 1) / kPanelTaskOuts + 1;
+  const long row = task / out_blocks * task_rows, out = task % out_blocks * kPanelTaskOuts;
+  const long rows = p.rows - row < task_rows ? p.rows - row : task_rows;
   const long out_end = out + kPanelTaskOuts < p.out ? out + kPanelTaskOuts : p.out;
   const PanelScratch at(scratch, rows);
   switch (p.weight_type) {
@@ -59,9 +67,8 @@ void run_panel_task(void* context, long task, float* scratch) {
 }
 
 void linear_by_panels(const LinearParams& params) {
-  const long row_blocks = (params.rows + kPanelTaskRows - 1) / kPanelTaskRows,
-             out_blocks = (params.out + kPanelTaskOuts - 1) / kPanelTaskOuts;
-  const long rows = params.rows < kPanelTaskRows ? params.rows : kPanelTaskRows;
+  const long rows = rows_of_panel_task(params);
+  const long row_blocks = (params.rows - 1) / rows + 1, out_blocks = (params.out - 1) / kPanelTaskOuts + 1;
   parallel_for_with_scratch(params.threads, row_blocks * out_blocks, PanelScratch::floats(rows), run_panel_task,
                             const_cast<LinearParams*>(&params));
 }

@@ -3,6 +3,7 @@
 // same for any number of rows and threads. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/linear.h"
+#include "headrace/ops/cpu/read_ahead.h"
 #include "headrace/ops/cpu/transpose.h"
 
 namespace headrace::cpu {
@@ -77,16 +78,27 @@ inline void write_sums(const LinearParams& p, long row, long out, long outs, flo
   store_row(p.y, row * p.y_stride + out, sums, outs, p.y_type);
 }
 
-// Rows and outputs of a task; its panels are processed one after another.
-constexpr long kPanelTaskRows = 128, kPanelTaskOuts = 128;
+// Most rows and outputs of a task. Its panels are processed one after another, each transposed once for all rows.
+constexpr long kPanelTaskRows = 512, kPanelTaskOuts = 128;
 
-// Scratch memory of a task: a panel, the matching slice of x, and sums. Together they fit a second-level cache.
+// Scratch memory of a task: a panel, the matching slice of x, and sums.
 struct PanelScratch {
   float *panel, *x, *sums;
   PanelScratch(float* scratch, long rows)
       : panel(scratch), x(panel + kPanelDepth * kPanelOuts), sums(x + rows * kPanelDepth) {}
   static constexpr long floats(long rows) { return kPanelDepth * kPanelOuts + rows * (kPanelDepth + kPanelTaskOuts); }
 };
+
+// Prefetches part `part` of `parts` of the weights of a panel. Always inlined: GCC drops calls of a function that only
+// prefetches.
+template <FloatType kType>
+[[gnu::always_inline]] inline void read_panel_ahead(const LinearParams& p, long out, long k, long part, long parts) {
+  constexpr long kSize = kType == FloatType::kF32 ? 4 : 2, kLines = kPanelDepth * kSize / 64;
+  const char* const from = static_cast<const char*>(p.weight) + (out * p.weight_stride + k) * kSize;
+  for (long line = kPanelOuts * kLines * part / parts; line < kPanelOuts * kLines * (part + 1) / parts; ++line) {
+    read_ahead(from + line / kLines * p.weight_stride * kSize + line % kLines * 64);
+  }
+}
 
 // Computes outputs [out, out_end) of rows [row, row + rows).
 template <FloatType kType>
@@ -102,6 +114,8 @@ void panel_products(const LinearParams& p, long row, long rows, long out, long o
       transpose_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
       for (long tile = 0; tile < tiles; ++tile) {  // row tiles of nearly equal size
         const long begin = rows * tile / tiles, count = rows * (tile + 1) / tiles - begin;
+        const bool last = first + kPanelOuts >= out_end;
+        read_panel_ahead<kType>(p, last ? out : first + kPanelOuts, last ? k + depth : k, tile, tiles);
         add_products_of<kPanelRows>(count, at.x + begin * kPanelDepth, at.panel, depth, sums + begin * kPanelOuts);
       }
     }
