@@ -64,6 +64,7 @@ SmallCodes codes_above_least(const float* x, int most, unsigned char* block) {
   put_scale(block + 2, *least);
   SmallCodes codes;
   for (size_t i = 0; i < codes.size(); ++i) {
+    // NOLINTNEXTLINE(bugprone-incorrect-roundings): the format's own rule
     codes[i] = std::clamp(static_cast<int>((x[i] - *least) * inverse + 0.5F), 0, most);
   }
   return codes;

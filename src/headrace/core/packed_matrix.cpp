@@ -10,6 +10,8 @@
 namespace headrace {
 namespace {
 
+// NOLINTBEGIN(bugprone-implicit-widening-of-multiplication-result): offsets within a tile
+
 constexpr int kRows = static_cast<int>(kPackedRows), kColumns = static_cast<int>(kGroupColumns);
 constexpr int kWords = kColumns / 4;             // of a row's codes in a group, four to a word
 constexpr size_t kWordStride = 4 * kPackedRows;  // bytes between two words of a row
@@ -180,7 +182,7 @@ std::array<unsigned char, kColumns> codes_of(const unsigned char* group) {
     if constexpr (kLayout.code_bits == 5) word |= ((word_at(high) >> i) & kBits) << 4;
     if constexpr (kLayout.code_bits == 6)
       word |= ((word_at(high + static_cast<size_t>(i / 4) * kWordStride) >> (2 * (i % 4))) & kPairs) << 4;
-    std::memcpy(&codes[static_cast<size_t>(4 * i)], &word, sizeof word);
+    std::memcpy(&codes[4 * static_cast<size_t>(i)], &word, sizeof word);
   }
   return codes;
 }
@@ -251,6 +253,8 @@ int64_t tile_bytes(BlockFormat format, int64_t in) {
              " columns of ", layout_of(format).name, ", expected a multiple of ", layout.block_columns);
   return in / layout.block_columns * layout.block_bytes;
 }
+
+// NOLINTEND(bugprone-implicit-widening-of-multiplication-result)
 
 }  // namespace
 

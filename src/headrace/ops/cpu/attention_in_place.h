@@ -1,33 +1,21 @@
-// Attention of a few query rows to a tile of keys that all rows see completely, with bf16 dot products (VDPBF16PS) on K
-// and V in the pool. A packed copy would cost more than these rows' arithmetic. Sums over the head dimension are made
-// lane by lane, not in ascending order as for packed tiles. For kernel sources only: internal linkage in every variant.
+// Attention of a few query rows to a tile of keys that all rows see completely, on K and V in the pool: with bf16 dot
+// products (VDPBF16PS), or widened to float32 (attention_widened.h). A packed copy would cost more than these rows'
+// arithmetic. Sums over the head dimension are made lane by lane, not in ascending order as for packed tiles. For
+// kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/attention_softmax.h"
 #include "headrace/ops/cpu/attention_tile.h"
+#ifndef __AVX512BF16__
+#include "headrace/ops/cpu/attention_widened.h"
+#endif
 
 namespace headrace::cpu {
 namespace {
-
-// K and V of one head; row i begins at k[i] + k_offset.
-struct TileInPlace {
-  const char *const *k, *const *v;
-  long k_offset, v_offset;  // in bytes
-};
-
-// Query rows in bf16, with their online softmax state.
-struct RowsInPlace {
-  long count;
-  const uint16_t* q;  // [rows, d]
-  float *out, *largest, *sum;
-  long d, dv;  // multiples of 32
-};
 
 // With more rows a packed copy pays off.
 constexpr long kMaxRowsInPlace = 8;
 
 #if defined(__AVX512BF16__)
-constexpr bool kReadsInPlace = true;
-
 // Vectors of scores and probabilities hold four keys of each row: lane 4 row + key.
 [[gnu::always_inline]] inline Vec by_row(const float* of_rows, int rows) {
   const __m512i at = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
@@ -169,6 +157,8 @@ inline void attend_rows(const RowsInPlace& rows, const TileInPlace& tile, Softma
   if (column < rows.dv) add_values_in_place<kRows, 1>(rows, tile, column, probabilities, rescale, next);
 }
 
+#endif
+
 // Prefetches `next`, which may be null.
 inline void attend_in_place(RowsInPlace rows, const TileInPlace& tile, SoftmaxRule rule, const TileInPlace* next) {
   for (;; next = nullptr) {
@@ -186,10 +176,6 @@ inline void attend_in_place(RowsInPlace rows, const TileInPlace& tile, SoftmaxRu
     rows.sum += 4;
   }
 }
-#else
-constexpr bool kReadsInPlace = false;
-inline void attend_in_place(const RowsInPlace&, const TileInPlace&, SoftmaxRule, const TileInPlace*) {}
-#endif
 
 }  // namespace
 }  // namespace headrace::cpu

@@ -214,5 +214,25 @@ inline void pair_keys(const void* const* row, long dim, uint32_t* to, ReadAhead&
 }
 #endif
 
+// K and V of one head; row i begins at k[i] + k_offset.
+struct TileInPlace {
+  const char *const *k, *const *v;
+  long k_offset, v_offset;  // in bytes
+};
+
+#ifdef __AVX512BF16__
+using Query = uint16_t;  // bf16
+#else
+using Query = float;
+#endif
+
+// Query rows of a tile in place, with their online softmax state.
+struct RowsInPlace {
+  long count;
+  const Query* q;  // [rows, d]
+  float *out, *largest, *sum;
+  long d, dv;  // multiples of 32
+};
+
 }  // namespace
 }  // namespace headrace::cpu

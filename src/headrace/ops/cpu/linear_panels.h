@@ -3,7 +3,8 @@
 // same for any number of rows and threads. For kernel sources only: internal linkage in every variant.
 #pragma once
 #include "headrace/ops/cpu/linear.h"
-#include "headrace/ops/cpu/simd.h"
+#include "headrace/ops/cpu/read_ahead.h"
+#include "headrace/ops/cpu/transpose.h"
 
 namespace headrace::cpu {
 namespace {
@@ -16,65 +17,6 @@ constexpr int kPanelRows = 6;  // fit 16 registers
 #endif
 // Half of a first-level cache with 8 lanes. Sums of this many products are added up in order.
 constexpr long kPanelDepth = 256;
-
-// Interleaves the elements of two vectors within each 128 bits: their lower or upper halves.
-[[gnu::always_inline]] inline Vec interleaved_low(const Vec& a, const Vec& b) {
-#if defined(__AVX512F__)
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
-#elif defined(__AVX2__)
-  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
-#else
-  return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-#endif
-}
-[[gnu::always_inline]] inline Vec interleaved_high(const Vec& a, const Vec& b) {
-#if defined(__AVX512F__)
-  return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-#elif defined(__AVX2__)
-  return __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-#else
-  return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#endif
-}
-
-// Splits two vectors into the even 128-bit parts of both, and the odd ones.
-[[gnu::always_inline]] inline void split_parts(Vec& first, Vec& second) {
-  const Vec a = first, b = second;
-#if defined(__AVX512F__)
-  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-#elif defined(__AVX2__)
-  first = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
-  second = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-#else
-  (void)a, (void)b;
-#endif
-}
-
-// Applies split_parts to all vectors kApart apart, then to those twice as far apart.
-template <int kApart>
-[[gnu::always_inline]] inline void split_all(Vec (&v)[kLanes]) {
-  if constexpr (kApart < kLanes) {
-#pragma GCC unroll 8
-    for (int pair = 0; pair < kLanes / 2; ++pair) {
-      const int i = pair / kApart * 2 * kApart + pair % kApart;
-      split_parts(v[i], v[i + kApart]);
-    }
-    split_all<2 * kApart>(v);
-  }
-}
-
-// Transposes: lane i of v[j] becomes lane j of v[i].
-[[gnu::always_inline]] inline void transpose(Vec (&v)[kLanes]) {
-#pragma GCC unroll 4
-  for (int q = 0; q < kLanes; q += 4) {  // 4 x 4 blocks within 128 bits
-    const Vec a = interleaved_low(v[q], v[q + 2]), b = interleaved_high(v[q], v[q + 2]),
-              c = interleaved_low(v[q + 1], v[q + 3]), d = interleaved_high(v[q + 1], v[q + 3]);
-    v[q] = interleaved_low(a, c), v[q + 1] = interleaved_high(a, c);
-    v[q + 2] = interleaved_low(b, d), v[q + 3] = interleaved_high(b, d);
-  }
-  split_all<4>(v);
-}
 
 // Transposes weights [k, k + depth) of outputs [out, out + outs) to panel[depth, kPanelOuts]. Missing outputs repeat
 // the last one.
@@ -136,16 +78,27 @@ inline void write_sums(const LinearParams& p, long row, long out, long outs, flo
   store_row(p.y, row * p.y_stride + out, sums, outs, p.y_type);
 }
 
-// Rows and outputs of a task; its panels are processed one after another.
-constexpr long kPanelTaskRows = 128, kPanelTaskOuts = 128;
+// Most rows and outputs of a task. Its panels are processed one after another, each transposed once for all rows.
+constexpr long kPanelTaskRows = 512, kPanelTaskOuts = 128;
 
-// Scratch memory of a task: a panel, the matching slice of x, and sums. Together they fit a second-level cache.
+// Scratch memory of a task: a panel, the matching slice of x, and sums.
 struct PanelScratch {
   float *panel, *x, *sums;
   PanelScratch(float* scratch, long rows)
       : panel(scratch), x(panel + kPanelDepth * kPanelOuts), sums(x + rows * kPanelDepth) {}
   static constexpr long floats(long rows) { return kPanelDepth * kPanelOuts + rows * (kPanelDepth + kPanelTaskOuts); }
 };
+
+// Prefetches part `part` of `parts` of the weights of a panel. Always inlined: GCC drops calls of a function that only
+// prefetches.
+template <FloatType kType>
+[[gnu::always_inline]] inline void read_panel_ahead(const LinearParams& p, long out, long k, long part, long parts) {
+  constexpr long kSize = kType == FloatType::kF32 ? 4 : 2, kLines = kPanelDepth * kSize / 64;
+  const char* const from = static_cast<const char*>(p.weight) + (out * p.weight_stride + k) * kSize;
+  for (long line = kPanelOuts * kLines * part / parts; line < kPanelOuts * kLines * (part + 1) / parts; ++line) {
+    read_ahead(from + line / kLines * p.weight_stride * kSize + line % kLines * 64);
+  }
+}
 
 // Computes outputs [out, out_end) of rows [row, row + rows).
 template <FloatType kType>
@@ -161,6 +114,8 @@ void panel_products(const LinearParams& p, long row, long rows, long out, long o
       transpose_panel<kType>(p, first, outs_at(first), k, depth, at.panel);
       for (long tile = 0; tile < tiles; ++tile) {  // row tiles of nearly equal size
         const long begin = rows * tile / tiles, count = rows * (tile + 1) / tiles - begin;
+        const bool last = first + kPanelOuts >= out_end;
+        read_panel_ahead<kType>(p, last ? out : first + kPanelOuts, last ? k + depth : k, tile, tiles);
         add_products_of<kPanelRows>(count, at.x + begin * kPanelDepth, at.panel, depth, sums + begin * kPanelOuts);
       }
     }

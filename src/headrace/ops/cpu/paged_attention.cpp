@@ -6,9 +6,9 @@
 // keys only, and for requests of few rows on the KV splits.
 //
 // Requests of few rows are split over their keys, and the partial results are merged in order. In default mode their
-// bf16 tiles are not packed. bf16 queries use bf16 dot products, with probabilities rounded to bf16, where the variant
-// has them; this holds for bf16 keys and for FP8 keys, whose values bf16 represents exactly. All else is float32. FP8
-// scales are part of the softmax scale and of the final division.
+// bf16 tiles are not packed, but read in place. bf16 queries use bf16 dot products, with probabilities rounded to bf16,
+// where the variant has them; this holds for bf16 keys and for FP8 keys, whose values bf16 represents exactly. All else
+// is float32. FP8 scales are part of the softmax scale and of the final division.
 //
 // Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention), algorithm 1.
 #include "headrace/ops/cpu/paged_attention.h"
@@ -299,7 +299,7 @@ bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile) {
 }
 
 Way way_of(const Block& b, const TileKeys& keys, long tile) {
-  const bool in_place = kReadsInPlace && b.p->any_order && b.pairs && b.rows <= kMaxRowsInPlace;
+  const bool in_place = b.p->any_order && b.pairs == kHasPairs && b.rows <= kMaxRowsInPlace;
   if (!(in_place || b.in_tiles) || !lies_whole_in_pool(b, keys, tile)) return Way::kPacked;
   if (b.in_tiles && lies_in_steps(keys.k) && lies_in_steps(keys.v)) return Way::kInTiles;
   return in_place ? Way::kInPlace : Way::kPacked;
@@ -315,7 +315,7 @@ TileInPlace tile_in_place(const PagedAttentionParams& p, const TileKeys& keys, l
 RowsInPlace rows_in_place(const Block& b, long local) {
   const long at = local * b.rows_padded;
   return {.count = b.rows,
-          .q = reinterpret_cast<const uint16_t*>(b.q + at * b.d),
+          .q = reinterpret_cast<const Query*>(b.q + at * b.d),
           .out = b.out + at * b.dv,
           .largest = b.largest + at,
           .sum = b.sum + at,
