@@ -90,4 +90,11 @@ inline double fp8_logit_share(std::string_view family) { return family == "qwen3
 // Measured: 5e-5.
 inline double fp8_flip_share() { return 1e-3; }
 
+// As fp8_logit_share, keys and values in int8 with a scale per token and KV head. Each is off by up to 2^-8 of the
+// largest of its row.
+inline double int8_logit_share(std::string_view) { return 0.0; }
+
+// As fp8_flip_share: another code is 2^-7 of the largest number of one key.
+inline double int8_flip_share() { return 0.0; }
+
 }  // namespace headrace::testing_support

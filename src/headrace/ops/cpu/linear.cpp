@@ -97,7 +97,8 @@ void run_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return block<FloatType::kF32>(p, scratch, row, row_end, out, out_end);
     case FloatType::kBF16: return block<FloatType::kBF16>(p, scratch, row, row_end, out, out_end);
     case FloatType::kF16: return block<FloatType::kF16>(p, scratch, row, row_end, out, out_end);
-    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
+    case FloatType::kE4M3:
+    case FloatType::kI8: __builtin_unreachable();  // only in KV pools
   }
 }
 
@@ -119,7 +120,8 @@ void run_panel_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return panel_products<FloatType::kF32>(p, row, rows, out, out_end, at);
     case FloatType::kBF16: return panel_products<FloatType::kBF16>(p, row, rows, out, out_end, at);
     case FloatType::kF16: return panel_products<FloatType::kF16>(p, row, rows, out, out_end, at);
-    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
+    case FloatType::kE4M3:
+    case FloatType::kI8: __builtin_unreachable();  // only in KV pools
   }
 }
 

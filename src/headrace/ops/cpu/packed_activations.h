@@ -19,19 +19,6 @@ struct XGroup {
 
 [[gnu::always_inline]] inline long groups_of(const PackedLinearParams& p) { return p.in / kGroup; }
 
-// Rounds to the nearest integer, ties to even.
-[[gnu::always_inline]] inline IntVec round_to_int(Vec v) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<IntVec>(_mm512_maskz_cvtps_epi32(0xffff, reinterpret_cast<__m512>(v)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<IntVec>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
-#else
-  IntVec result;
-  for (int i = 0; i < kLanes; ++i) result[i] = static_cast<int32_t>(__builtin_lrintf(v[i]));
-  return result;
-#endif
-}
-
 // Stores integers of 8 bits.
 [[gnu::always_inline]] inline void store_bytes(int8_t* to, IntVec v) {
 #if defined(__AVX512F__)

@@ -7,8 +7,9 @@
 //
 // Requests of few rows are split over their keys, and the partial results are merged in order. In default mode their
 // bf16 tiles are not packed. bf16 queries use bf16 dot products, with probabilities rounded to bf16, where the variant
-// has them; this holds for bf16 keys and for FP8 keys, whose values bf16 represents exactly. All else is float32. FP8
-// scales are part of the softmax scale and of the final division.
+// has them; this holds for bf16 keys and for FP8 and int8 keys, whose values bf16 represents exactly. All else is
+// float32. FP8 scales are part of the softmax scale and of the final division. Tiles of int8 hold codes: a key's scale
+// multiplies its score, a value's scale the softmax weight of its key.
 //
 // Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention), algorithm 1.
 #include "headrace/ops/cpu/paged_attention.h"
@@ -38,6 +39,7 @@ struct Block {
   float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
   float *scores, *probabilities;          // [kScoreRows, 64] each; bf16 in the second
   float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
+  float *k_scales, *v_scales;             // [64] of an int8 tile, else null
 };
 
 // Processing of a tile of keys: from a packed copy, or in the pool with vectors or with AMX tiles.
@@ -52,7 +54,7 @@ constexpr bool kHasPairs = false;
 #endif
 
 bool uses_pairs(const PagedAttentionParams& p) {
-  const bool keys = p.key_type == FloatType::kBF16 || p.key_type == FloatType::kE4M3;
+  const bool keys = p.key_type == FloatType::kBF16 || p.key_type == FloatType::kE4M3 || p.key_type == FloatType::kI8;
   return kHasPairs && p.q.type == FloatType::kBF16 && keys;
 }
 
@@ -68,7 +70,10 @@ Block block_in(const PagedAttentionParams& p, float* scratch) {
   b.v = b.k + kKeyTile * b.d;
   b.staged = b.v + kKeyTile * b.dv;
   b.row = b.staged + kKeyTile * wide;
-  b.largest = b.row + wide;
+  const bool int8 = p.key_type == FloatType::kI8;
+  b.k_scales = int8 ? b.row + wide : nullptr;
+  b.v_scales = int8 ? b.k_scales + kKeyTile : nullptr;
+  b.largest = b.row + wide + 2 * kKeyTile;
   b.sum = b.largest + p.max_units * rows;
   b.token_reach = reinterpret_cast<Reach*>(b.sum + p.max_units * rows);
   return b;
@@ -149,23 +154,31 @@ void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   }
 }
 
-void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
+void pack_rows(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
   const TileRows k = k_rows(*b.p, keys, kv_head), v = v_rows(*b.p, keys, kv_head);
   const void* row[kKeyTile];
 #ifdef __AVX512BF16__
   if (b.pairs) {
     auto* const staged = reinterpret_cast<uint16_t*>(b.staged);
-    gather_bf16(k, b.d, staged, b.row, row);
+    gather_bf16(k, b.d, staged, b.row, b.k_scales, row);
     transpose(row, b.d / 2, b.k, ahead);
-    gather_bf16(v, b.dv, staged, b.row, row);
+    gather_bf16(v, b.dv, staged, b.row, b.v_scales, row);
     pair_keys(row, b.dv, reinterpret_cast<uint32_t*>(b.v), ahead);
     return;
   }
 #endif
-  stage(k, b.staged, b.d, ahead);
+  stage(k, b.staged, b.d, b.k_scales, ahead);
   for (long i = 0; i < kKeyTile; ++i) row[i] = b.staged + i * b.d;
   transpose(row, b.d, b.k, ahead);
-  stage(v, b.v, b.dv, ahead);
+  stage(v, b.v, b.dv, b.v_scales, ahead);
+}
+
+// Packs a tile. Its scales become factors of scores and probabilities, 0 for absent keys.
+void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
+  if (b.k_scales == nullptr) return pack_rows(b, keys, kv_head, ahead);
+  for (long i = 0; i < 2 * kKeyTile; ++i) b.k_scales[i] = 0;
+  pack_rows(b, keys, kv_head, ahead);
+  for (long i = 0; i < kKeyTile; ++i) b.k_scales[i] *= b.p->scale;
 }
 
 // Rows [first, first + count) of a unit at a tile, and the keys of the tile that each row sees.
@@ -216,7 +229,8 @@ void add_values(const Block& b, const Strip& s, ReadAhead& ahead) {
 }
 
 void soften(const Block& b, const Strip& s) {
-  const SoftmaxRule rule = {.scale = b.p->scale, .logit_cap = b.p->logit_cap};
+  const SoftmaxRule rule = {
+      .scale = b.p->scale, .logit_cap = b.p->logit_cap, .key_scales = b.k_scales, .value_scales = b.v_scales};
   for (long r = 0; r < s.count; ++r) {
     const long at = s.local * b.rows_padded + s.first + r;
     float rescale = 1;
