@@ -490,9 +490,8 @@ TEST(LLM, APromptThatIsTooLongIsToldWhatLimitsIt) {
             "request 1: the prompt has 21 tokens, the context (max_model_len) holds 16 with at least one new token");
   const JsonValue config = read_json_file(folder / "config.json");
   const int64_t most = config.at("max_position_embeddings").as_int();
-  const std::string of_model =
-      str("request 1: the prompt has ", most, " tokens, the model's context holds ", most,
-          " with at least one new token");
+  const std::string of_model = str("request 1: the prompt has ", most, " tokens, the model's context holds ", most,
+                                   " with at least one new token");
   EXPECT_EQ(refusal(0, static_cast<size_t>(most) - 1), of_model);
   EXPECT_EQ(refusal(kWholeContext, static_cast<size_t>(most) - 1), of_model);
 }

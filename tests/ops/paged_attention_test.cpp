@@ -1424,15 +1424,16 @@ TEST_P(PagedAttentionKernels, W33_StoringInFP8RoundsAsTheReferenceDoes) {
   }
 }
 
-// Rows of 67: vectors and a rest. Ties, the least and the largest rows that have codes, rows without.
-TEST_P(PagedAttentionKernels, StoringInInt8FollowsTheFormula) {
-  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
-  constexpr int64_t kTokens = 12, kHeads = 2, kDim = 67, kPage = 16, kUnsaved = 3;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+// Rows to store in a pool of int8 of two pages of 16, of 67 numbers: vectors and a rest. Head 0 has ties, the least and
+// the largest rows that have codes, and rows without.
+struct Int8Rows {
+  static constexpr int64_t kTokens = 12, kHeads = 2, kDim = 67, kPage = 16, kUnsaved = 3;
+  Tensor k, slots = Tensor(DType::kI64, {kTokens});
+
+  explicit Int8Rows(DType type) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
     Random random(5);
-    const Tensor k = random_tensor(random, type, {kTokens, kHeads, kDim}), slots(DType::kI64, {kTokens});
-    const auto row = [&](int64_t token, int64_t head) { return k.view().select(token).select(head); };
+    k = random_tensor(random, type, {kTokens, kHeads, kDim});
     const auto scale_row = [&](int64_t token, double by) {
       for (int64_t d = 0; d < kDim; ++d) set_element(row(token, 0), d, by * element_as_double(row(token, 0), d));
     };
@@ -1440,51 +1441,69 @@ TEST_P(PagedAttentionKernels, StoringInInt8FollowsTheFormula) {
     scale_row(1, 0), scale_row(2, 1e-37), scale_row(4, 0x1p-98), scale_row(5, 1e4);
     if (type != DType::kF16) scale_row(6, 1e37);
     set_element(row(7, 0), 66, kInfinity), set_element(row(8, 0), 2, -kInfinity), set_element(row(9, 0), 64, NAN);
-    for (int64_t t = 0; t < kTokens; ++t) set_element(slots, t, t == kUnsaved ? kDoNotStore : (t * 5) % 32);
-    struct Stored {
-      Tensor k, v, k_scales, v_scales;
-    };
-    const auto stored = [&](const OpSet& set) {
-      const auto codes = [] { return Tensor::zeros(DType::kI8, {2, kHeads, kPage, kDim}); };
-      const auto scales = [] { return Tensor::zeros(DType::kF32, {2, kHeads, kPage}); };
-      Stored to{codes(), codes(), scales(), scales()};
-      set.store_kv({.k = k,
-                    .v = k,
-                    .slots = slots,
-                    .kv = {.k = to.k, .v = to.v, .k_token_scales = to.k_scales, .v_token_scales = to.v_scales}},
-                   {});
-      return to;
-    };
-    const Stored got = stored(ops()), want = stored(reference::ops());
+    for (int64_t t = 0; t < kTokens; ++t)
+      set_element(slots, t, static_cast<double>(t == kUnsaved ? kDoNotStore : slot_of(t)));
+  }
+  static int64_t slot_of(int64_t token) { return token * 5 % (2 * kPage); }
+  TensorView row(int64_t token, int64_t head) const { return k.view().select(token).select(head); }
+};
+
+// The rows as keys and as values of an int8 pool.
+struct Int8Stored {
+  using R = Int8Rows;
+  Tensor k = Tensor::zeros(DType::kI8, {2, R::kHeads, R::kPage, R::kDim}), v = Tensor::zeros(DType::kI8, k.shape()),
+         k_scales = Tensor::zeros(DType::kF32, {2, R::kHeads, R::kPage}),
+         v_scales = Tensor::zeros(DType::kF32, k_scales.shape());
+
+  Int8Stored(const OpSet& ops, const Int8Rows& rows) {
+    const KVLayerView kv = {.k = k, .v = v, .k_token_scales = k_scales, .v_token_scales = v_scales};
+    ops.store_kv({.k = rows.k, .v = rows.k, .slots = rows.slots, .kv = kv}, {});
+  }
+  TensorView codes(int64_t slot, int64_t head) const {
+    return k.view().select(slot / R::kPage).select(head).select(slot % R::kPage);
+  }
+  double scale(int64_t slot, int64_t head) const {
+    return element_as_double(k_scales.view().select(slot / R::kPage).select(head), slot % R::kPage);
+  }
+};
+
+void expect_int8_formula(const TensorView& row, const TensorView& codes, double scale, bool stored) {
+  float amax = 0;
+  bool finite = true;
+  for (int64_t d = 0; d < row.dim(0); ++d) {
+    const auto x = static_cast<float>(std::abs(element_as_double(row, d)));
+    finite = finite && std::isfinite(x), amax = std::max(amax, x);
+  }
+  const bool has_codes = stored && finite && amax >= 0x1p-100f;
+  const float expected = has_codes ? amax / 127 : 0.0f;
+  EXPECT_TRUE(finite ? scale == static_cast<double>(expected) : std::isnan(scale)) << scale;
+  for (int64_t d = 0; d < row.dim(0); ++d) {
+    const double code = element_as_double(codes, d), x = element_as_double(row, d);
+    EXPECT_LE(std::abs(code), has_codes ? 127 : 0);
+    if (has_codes) {
+      EXPECT_LE(std::abs(x - code * scale), scale * (0.5 + 1e-4));
+    }
+  }
+}
+
+TEST_P(PagedAttentionKernels, StoringInInt8FollowsTheFormula) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Int8Rows rows(type);
+    const Int8Stored got(ops(), rows), want(reference::ops(), rows);
     EXPECT_TRUE(bit_equal(got.k, want.k));
     EXPECT_TRUE(bit_equal(got.k_scales, want.k_scales));
     EXPECT_TRUE(bit_equal(got.v, got.k));
     EXPECT_TRUE(bit_equal(got.v_scales, got.k_scales));
-    for (int64_t t = 0; t < kTokens; ++t) {
-      for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t t = 0; t < Int8Rows::kTokens; ++t) {
+      for (int64_t h = 0; h < Int8Rows::kHeads; ++h) {
         SCOPED_TRACE(testing::Message() << name_of(type) << ", token " << t << ", head " << h);
-        const int64_t slot = t * 5 % 32;
-        const TensorView codes = got.k.view().select(slot / kPage).select(h).select(slot % kPage);
-        const double scale = element_as_double(got.k_scales.view().select(slot / kPage).select(h), slot % kPage);
-        float amax = 0;
-        bool finite = true;
-        for (int64_t d = 0; d < kDim; ++d) {
-          const auto x = static_cast<float>(std::abs(element_as_double(row(t, h), d)));
-          finite = finite && std::isfinite(x), amax = std::max(amax, x);
-        }
-        const bool has_codes = finite && amax >= 0x1p-100f && t != kUnsaved;
-        const float expected = has_codes ? amax / 127 : 0.0f;
-        EXPECT_TRUE(finite ? scale == static_cast<double>(expected) : std::isnan(scale)) << scale;
-        for (int64_t d = 0; d < kDim; ++d) {
-          const double code = element_as_double(codes, d), x = element_as_double(row(t, h), d);
-          EXPECT_LE(std::abs(code), has_codes ? 127 : 0);
-          if (has_codes) EXPECT_LE(std::abs(x - code * scale), scale * (0.5 + 1e-4));
-        }
+        const int64_t slot = Int8Rows::slot_of(t);
+        expect_int8_formula(rows.row(t, h), got.codes(slot, h), got.scale(slot, h), t != Int8Rows::kUnsaved);
       }
     }
-    const TensorView ties = got.k.view().select(0).select(0).select(0);  // scale 1
     for (const auto& [d, code] : {std::pair(0, -20), std::pair(1, -20), std::pair(2, -18), std::pair(21, 0)})
-      EXPECT_EQ(element_as_double(ties, d), code);
+      EXPECT_EQ(element_as_double(got.codes(0, 0), d), code) << "a tie: the scale is 1";
   }
 }
 
