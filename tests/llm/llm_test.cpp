@@ -104,7 +104,7 @@ TEST(FairyHybrid, Int8TakesAByteForANumberAndAScalePerTokenAndHead) {
     LLMOptions o = options(1);
     o.kv_dtype = kv;
     o.keep_text = SchedulerConfig::KeepText::kNo;  // as many pages and states of each
-    const LLM llm(kDemo, o);
+    LLM llm(kDemo, o);
     EXPECT_EQ(llm.engine().runner().kv_dtype(), kv);
     return llm.engine().runner().pool_bytes();
   };

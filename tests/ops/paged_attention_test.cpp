@@ -1185,6 +1185,28 @@ TEST_P(PagedAttentionKernels, EveryHeadAndPageSizeOverAPoolOfInt8Matches) {
   }
 }
 
+// Every number of rows that reads keys in place, and one more.
+TEST_P(PagedAttentionKernels, FewRowsOverAPoolOfInt8Match) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  for (int64_t rows = 1; rows <= 9; ++rows) {
+    for (const auto& [dim, v_dim] : {std::pair(32, 32), std::pair(96, 160), std::pair(128, 64)}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        Problem c = {.heads = rows,
+                     .kv_heads = 1,
+                     .dim = dim,
+                     .v_dim = v_dim,
+                     .context = 331,
+                     .q_type = type,
+                     .new_type = type,
+                     .pool_type = DType::kI8};
+        expect_matches_reference(c);
+        c.logit_cap = 0.5f, c.window = 230, c.page_size = 1;
+        expect_matches_reference(c);
+      }
+    }
+  }
+}
+
 // A row that holds an infinity or NaN has the scale NaN: whoever sees it is NaN, nobody else. Then a first token, which
 // sees nothing besides its own key.
 TEST_P(PagedAttentionKernels, InfinitiesAndNaNsInAPoolOfInt8StayVisible) {
