@@ -52,7 +52,7 @@ Side values_of(const PagedAttentionArgs& a) {
 }
 
 // Returns one head's row of a key or value, as stored in the pool and read back.
-std::vector<double> row_of(const Side& side, const Key& key, int64_t head) {
+std::vector<double> stored_row(const Side& side, const Key& key, int64_t head) {
   const bool in_pool = key.page >= 0, int8 = side.dtype == DType::kI8;
   std::vector<double> row(static_cast<size_t>(in_pool ? side.pool.dim(3) : side.fresh.dim(2)));
   std::optional<Int8Row> fresh;
@@ -76,7 +76,7 @@ double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (const Key& key : keys) {
     double score = 0;
-    const std::vector<double> row = row_of(keys_of(a), key, kv_head);
+    const std::vector<double> row = stored_row(keys_of(a), key, kv_head);
     for (int64_t d = 0; d < a.q.dim(2); ++d) score += get(a.q, token, head, d) * row[static_cast<size_t>(d)];
     score *= static_cast<double>(a.scale);
     if (a.logit_cap > 0) score = static_cast<double>(a.logit_cap) * std::tanh(score / static_cast<double>(a.logit_cap));
@@ -86,7 +86,7 @@ double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t
   for (double& score : scores) sum += (score = std::exp(score - largest));
   std::vector<double> totals(static_cast<size_t>(a.out.dim(2)));
   for (size_t j = 0; j < keys.size(); ++j) {
-    const std::vector<double> row = row_of(values_of(a), keys[j], kv_head);
+    const std::vector<double> row = stored_row(values_of(a), keys[j], kv_head);
     for (size_t d = 0; d < totals.size(); ++d) totals[d] += scores[j] * row[d];
   }
   for (int64_t d = 0; d < a.out.dim(2); ++d) {
