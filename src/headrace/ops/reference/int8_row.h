@@ -1,5 +1,6 @@
 // Rows of an int8 pool, by the formula of store_kv.h. Slow, for reference ops only.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
