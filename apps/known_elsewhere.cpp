@@ -42,7 +42,7 @@ constexpr std::string_view kThreads = "-t is the number of threads for prompts, 
 constexpr std::string_view kAdapter = "--adapter takes the directory of a LoRA";
 constexpr std::string_view kNoDraft = "no second model drafts tokens; block diffusion models decide several at once";
 constexpr std::string_view kNoQuantised =
-    "no quantised weights are read; --kv-cache-dtype fp8_e4m3 is of keys and values";
+    "no quantised weights are read; --kv-cache-dtype fp8_e4m3 or int8 is of keys and values";
 constexpr std::string_view kPrefix =
     "leave it out: run-batch caches the beginnings of its requests, and other commands have one request";
 constexpr std::string_view kAlgorithm =
@@ -52,7 +52,7 @@ constexpr std::string_view kCached =
 constexpr std::string_view kWholeLength = "-n is the number of new tokens, and -c that of prompt and output together";
 constexpr std::string_view kFloat16 =
     "activations in float16 are not supported; float32 and bfloat16 are, and weights stored in float16 are read";
-constexpr std::string_view kCacheFormat = "keys and values are stored in float32, bfloat16, float16 or fp8_e4m3";
+constexpr std::string_view kCacheFormat = "keys and values are stored in float32, bfloat16, float16, fp8_e4m3 or int8";
 
 using Table = std::map<std::string_view, std::string_view>;
 
@@ -358,6 +358,7 @@ constexpr std::array kSameValues = {
     ValueWord{"--kv-cache-dtype", "f32", "float32"},
     ValueWord{"--kv-cache-dtype", "fp32", "float32"},
     ValueWord{"--kv-cache-dtype", "e4m3", "fp8_e4m3"},
+    ValueWord{"--kv-cache-dtype", "q8_0", "int8"},
     ValueWord{"--device", "gpu", "cuda"},
     ValueWord{"--log-level", "none", "off"},
     ValueWord{"--log-level", "warn", "warning"},
@@ -380,9 +381,7 @@ constexpr std::array kRefusedValues = {
     ValueWord{"--dtype", "fp16", kFloat16},
     ValueWord{"--dtype", "half", kFloat16},
     ValueWord{"--dtype", "float16", kFloat16},
-    ValueWord{"--kv-cache-dtype", "q8_0", kCacheFormat},
     ValueWord{"--kv-cache-dtype", "q4_0", kCacheFormat},
-    ValueWord{"--kv-cache-dtype", "int8", kCacheFormat},
 };
 
 // Long options may be spelled as Python's parameters are.

@@ -25,7 +25,7 @@ void add_attention_flags(CLI::App& app, ModelFlags& f) {
          "but at most 8192)")
       ->check(context_length());
   app.add_option("--kv-cache-dtype", f.kv_dtype, "data type of cached keys and values; auto: as --dtype")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3"}))
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"}))
       ->capture_default_str();
   app.add_option("--page-size", f.page_size, "tokens per page of the KV cache: 1, 16, 32, 64, 128 or 256")
       ->capture_default_str();

@@ -15,6 +15,7 @@ std::optional<DType> dtype_of(const std::string& name) {
   if (name == "auto") return std::nullopt;
   if (name == "float32") return DType::kF32;
   if (name == "float16") return DType::kF16;
+  if (name == "int8") return DType::kI8;
   return name == "bfloat16" ? DType::kBF16 : DType::kE4M3;
 }
 

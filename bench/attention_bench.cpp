@@ -16,11 +16,15 @@ constexpr int32_t kHeads = 32, kKVHeads = 8, kFewKVHeads = 4, kHeadDim = 128, kP
 
 // A pool whose pages a table of `requests` rows holds in random order.
 struct Cache {
-  Cache(int32_t requests, int32_t tokens, int32_t kv_heads)
+  Cache(int32_t requests, int32_t tokens, int32_t kv_heads, DType dtype = DType::kBF16)
       : pages_each((tokens + kPage - 1) / kPage),
-        k(normal_values(DType::kBF16, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim}, 0, 1, 2)),
-        v(normal_values(DType::kBF16, k.shape(), 0, 1, 3)),
+        k(normal_values(dtype, {int64_t{requests} * pages_each, kv_heads, kPage, kHeadDim}, 0, deviation(dtype), 2)),
+        v(normal_values(dtype, k.shape(), 0, deviation(dtype), 3)),
         table(DType::kI32, {requests, pages_each}) {
+    if (dtype == DType::kI8) {
+      k_scales = normal_values(DType::kF32, {k.dim(0), kv_heads, kPage}, 1 / deviation(dtype), 0.002, 6);
+      v_scales = normal_values(DType::kF32, k_scales.shape(), 1 / deviation(dtype), 0.002, 7);
+    }
     std::vector<int32_t> order(static_cast<size_t>(table.numel()));
     std::iota(order.begin(), order.end(), 0);
     uint32_t state = 7;
@@ -30,13 +34,18 @@ struct Cache {
     }
     std::copy(order.begin(), order.end(), table.data_as<int32_t>());
   }
-  KVLayerView view() const { return {.k = k, .v = v}; }
+  static double deviation(DType dtype) { return dtype == DType::kI8 ? 20 : 1; }  // codes stay below 127
+  KVLayerView view() const { return {.k = k, .v = v, .k_token_scales = k_scales, .v_token_scales = v_scales}; }
+  int64_t bytes() const {
+    const int64_t scales = k_scales ? k_scales.bytes() + v_scales.bytes() : 0;
+    return k.bytes() + v.bytes() + scales;
+  }
 
   int32_t pages_each;
-  Tensor k, v, table;
+  Tensor k, v, table, k_scales, v_scales;  // scales: of int8
 };
 
-// 256 MiB of cache, read once per call.
+// The cache is read once per call.
 Result attention_decode(const BenchContext& context, const Cache& cache, HeadGrouping grouping) {
   const auto batch = static_cast<int32_t>(cache.table.dim(0)), length = cache.pages_each * kPage;
   const int64_t kv_heads = cache.k.dim(1);
@@ -60,9 +69,9 @@ Result attention_decode(const BenchContext& context, const Cache& cache, HeadGro
   const double seconds = median_seconds(9, [&] { context.ops.paged_attention(args, context.op); });
   const char* const how = grouping == HeadGrouping::kGrouped ? "grouped" : "a pass per query head";
   return {.name = str("attention decode batch ", batch, " ctx ", length / 1024, "k page 64 32/", kv_heads,
-                      " d128 bf16, ", how),
+                      " d128 bf16, ", cache.k_scales ? "keys in int8, " : "", how),
           .median_s = seconds,
-          .bytes = static_cast<double>(cache.k.bytes() + cache.v.bytes()),
+          .bytes = static_cast<double>(cache.bytes()),
           .flops = 4.0 * batch * length * kHeads * kHeadDim,
           .limit = Result::Limit::kRead};
 }
@@ -102,6 +111,7 @@ void run_attention_bench(const BenchContext& context, const Report& report) {
     report(read.counted(attention_decode(context, cache, HeadGrouping::kGrouped)));
     report(read.counted(attention_decode(context, cache, HeadGrouping::kPerHead)));
   }
+  report(read.counted(attention_decode(context, Cache(8, 8192, kKVHeads, DType::kI8), HeadGrouping::kGrouped)));
   LimitBeside matrix([&] { return matrix_rate(context.op.threads); });
   report(matrix.counted(attention_prefill(context)));
 }

@@ -281,6 +281,9 @@ check "and what a step costs more by the loop that serves many threads" "2 1 nul
   "$(sed -nE 's/^\{"name": "engine loop of ([0-9]+) running in ([0-9]+) queues dense cpu", "median_us": -?[0-9.]+, "goal_us": ([a-z0-9]+)\}$/\1 \2 \3/p' "$work/engine" | tr '\n' ',')"
 check "threads that the engine's own is not" 2 "$(status timeout 5 "$headrace" bench engine -t 2)"
 check "FP8 keys and values" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype fp8_e4m3 --json | grep -c '"kv_cache_dtype": "float8_e4m3fn"')"
+for name in int8 q8_0; do
+  check "keys and values in $name" 1 "$("$headrace" generate -p "Once" -n 4 --temperature 0 --kv-cache-dtype $name --json | grep -c '"kv_cache_dtype": "int8"')"
+done
 check "a cache dtype that is not built is usage" 2 "$(status "$headrace" generate -p x --kv-cache-dtype fp8_e5m2)"
 # Paths: a script's variable that is not set is no wish for the default.
 for command in generate "eval puzzles" "eval perplexity" "bench model"; do

@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "support/refusal.h"
+
 namespace headrace {
 namespace {
 
@@ -68,6 +70,41 @@ TEST(KVPool, FP8TakesAByteForANumberAndHandsOutEachLayersScales) {
   KVPoolConfig in_floats = config;
   in_floats.dtype = DType::kBF16;
   EXPECT_EQ(KVPool(in_floats).layer(1).k_scale, 1) << "scales are for 8-bit pools";
+}
+
+TEST(KVPool, Int8HasAScalePerTokenAndHeadInEitherOrder) {
+  KVPoolConfig config = {.groups = {{{2, 8, 24}, {0, 1}}},
+                         .num_pages = 4,
+                         .page_size = 16,
+                         .dtype = DType::kI8,
+                         .shared_layers = {{5, 1}},
+                         .scales = {{1, 0.5f, 2.0f}}};
+  for (const KVLayout layout : {KVLayout::kHeadMajor, KVLayout::kTokenMajor}) {
+    config.layout = layout;
+    const KVPool pool(config);
+    // Layers, pages, heads, slots: numbers and two scales.
+    EXPECT_EQ(pool.mem_bytes(), 2 * 5 * 2 * 16 * (8 + 24 + 2 * 4));
+    EXPECT_EQ(KVPool::bytes_for(config), pool.mem_bytes());
+    const KVLayerView kv = pool.layer(1);
+    EXPECT_EQ(kv.k_token_scales.shape(), (Shape{5, 2, 16}));
+    EXPECT_EQ(kv.v_token_scales.dtype(), DType::kF32);
+    EXPECT_EQ(kv.k_token_scales.strides(), layout == KVLayout::kHeadMajor ? (Shape{32, 16, 1}) : (Shape{32, 1, 2}));
+    EXPECT_NE(kv.k_token_scales.data(), kv.v_token_scales.data());
+    EXPECT_EQ(pool.layer(5).v_token_scales.data(), kv.v_token_scales.data());
+    EXPECT_EQ(kv.k_scale, 1) << "scales of layers are for FP8";
+  }
+  config.dtype = DType::kE4M3;
+  EXPECT_FALSE(KVPool(config).layer(1).k_token_scales);
+}
+
+TEST(KVPool, Int8IsForACPU) {
+  EXPECT_NO_THROW(KVPool::check_dtype_on({}, DType::kI8));
+  EXPECT_NO_THROW(KVPool::check_dtype_on({DeviceType::kCUDA, 1}, DType::kE4M3));
+  const auto refusal = testing_support::refusal_of([] { KVPool::check_dtype_on({DeviceType::kCUDA, 1}, DType::kI8); });
+  EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refusal.sentence,
+            "keys and values in int8 run on a CPU alone, not on cuda:1; expected float32, bfloat16, float16 or "
+            "float8_e4m3fn there");
 }
 
 TEST(KVPool, RefusesWhatItCannotHold) {

@@ -516,4 +516,18 @@ std::vector<AttentionCase> named_attention_cases() {
   return cases;
 }
 
+std::vector<AttentionCase> int8_attention_cases() {
+  std::vector<AttentionCase> cases;
+  for (const auto& all : {named_attention_cases(), pairwise_attention_cases()}) {
+    for (AttentionCase c : all) {
+      if (c.pool_dtype != DType::kE4M3) continue;
+      c.name = "int8_" + c.name;
+      c.pool_dtype = DType::kI8, c.k_scale = c.v_scale = 1;
+      c.values = AttentionCase::Values::kFinite;
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
 }  // namespace headrace::testing_support

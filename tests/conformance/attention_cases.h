@@ -12,6 +12,9 @@ std::vector<AttentionCase> named_attention_cases();
 // Cases in which every pair of axis values that can meet does, at least once.
 std::vector<AttentionCase> pairwise_attention_cases();
 
+// The named and pairwise cases of FP8 pools, over pools of int8, which a CPU runs. Values are finite.
+std::vector<AttentionCase> int8_attention_cases();
+
 // `count` cases drawn from the whole product of the axes.
 std::vector<AttentionCase> sampled_attention_cases(uint64_t seed, int count);
 

@@ -26,6 +26,12 @@ std::vector<AttentionCase> sampled_cases() {
                          : sampled_attention_cases(std::strtoull(seed, nullptr, 10), 3000);
 }
 
+// Null where the case runs on a device.
+const char* why_no_cuda(const AttentionCase& c) {
+  if (c.pool_dtype == DType::kI8) return "keys and values in int8 run on a CPU alone";
+  return mirrored_cuda_ops() == nullptr ? "no CUDA device" : nullptr;
+}
+
 class AttentionConformance : public testing::TestWithParam<AttentionCase> {};
 
 TEST_P(AttentionConformance, EveryKernelSetMatchesTheOracle) {
@@ -74,17 +80,17 @@ void expect_cuda_to_match_the_oracle(const AttentionCase& test, Determinism dete
 }
 
 TEST_P(AttentionConformance, CudaMatchesTheOracle) {
-  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (const char* reason = why_no_cuda(GetParam())) GTEST_SKIP() << reason;
   expect_cuda_to_match_the_oracle(GetParam(), Determinism::kFast);
 }
 
 TEST_P(AttentionConformance, StrictCudaMatchesTheOracle) {
-  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (const char* reason = why_no_cuda(GetParam())) GTEST_SKIP() << reason;
   expect_cuda_to_match_the_oracle(GetParam(), Determinism::kStrict);
 }
 
 TEST_P(AttentionConformance, CudaStrictRowsDoNotDependOnTheBatch) {
-  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (const char* reason = why_no_cuda(GetParam())) GTEST_SKIP() << reason;
   AttentionProblem problem(GetParam(), 3);
   const std::vector<KeySpan> spans = problem.batch().attn.spans;
   const OpContext strict = {.determinism = Determinism::kStrict};
@@ -110,7 +116,7 @@ TEST_P(AttentionConformance, TheThreeImplementationsMatch) {
 }
 
 TEST_P(AttentionConformance, CudaImplementationsMatchTheOracle) {
-  if (mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
+  if (const char* reason = why_no_cuda(GetParam())) GTEST_SKIP() << reason;
   AttentionProblem problem(GetParam(), 2);
   const auto want = problem.run("reference");
   for (const std::string_view set : kCudaSets) {
@@ -124,6 +130,7 @@ TEST_P(AttentionConformance, CudaImplementationsMatchTheOracle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Named, AttentionConformance, testing::ValuesIn(named_attention_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Int8, AttentionConformance, testing::ValuesIn(int8_attention_cases()), case_name);
 INSTANTIATE_TEST_SUITE_P(Pairs, AttentionConformance, testing::ValuesIn(pairwise_attention_cases()), case_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttentionConformance);
 INSTANTIATE_TEST_SUITE_P(Sampled, AttentionConformance, testing::ValuesIn(sampled_cases()), case_name);

@@ -116,9 +116,15 @@ AttentionProblem::AttentionProblem(const AttentionCase& c, uint64_t seed)
   pristine_ = pool_copy();
 }
 
+std::vector<TensorView> AttentionProblem::pool_sides() const {
+  const KVLayerView kv = pool_->layer(kLayerId);
+  if (case_.pool_dtype != DType::kI8) return {kv.k, kv.v};
+  return {kv.k, kv.v, kv.k_token_scales, kv.v_token_scales};
+}
+
 void AttentionProblem::fill_unread() {
-  const double number = unread_number(case_);
-  for (const TensorView& side : {pool_->layer(kLayerId).k, pool_->layer(kLayerId).v}) {
+  for (const TensorView& side : pool_sides()) {
+    const double number = side.dtype() == DType::kI8 ? 127 : unread_number(case_);
     const TensorView first(side.data(), side.dtype(), {1});  // the pool's memory is dense in either order
     set_element(first, 0, number);
     auto* bytes = static_cast<std::byte*>(side.data());
@@ -172,6 +178,11 @@ void AttentionProblem::make_numbers(Random& random) {
   const KVLayerView kv = pool_->layer(kLayerId);
   for (const auto& [numbers, dim, scale] :
        {std::tuple(&k_numbers_, kv.head_dim(), kv.k_scale), std::tuple(&v_numbers_, kv.v_head_dim(), kv.v_scale)}) {
+    if (kv.k.dtype() == DType::kI8) {
+      *numbers = Tensor(DType::kI8, {kNumbers + dim});
+      for (int64_t i = 0; i < numbers->numel(); ++i) set_element(*numbers, i, between(random, -127, 127));
+      continue;
+    }
     *numbers = random_tensor(random, kv.k.dtype(), {kNumbers + dim}, 1 / static_cast<double>(scale));
   }
 }
@@ -184,6 +195,13 @@ void AttentionProblem::fill_slot(int64_t slot, Random& random) {
       const TensorView row = page.select(h).select(slot % case_.page_size);
       const int64_t from = random.below(numbers->numel() - row.dim(0));
       std::memcpy(row.data(), numbers->view().slice(from, from + row.dim(0)).data(), static_cast<size_t>(row.bytes()));
+    }
+  }
+  if (case_.pool_dtype != DType::kI8) return;
+  for (const TensorView& scales : {kv.k_token_scales, kv.v_token_scales}) {  // so that numbers are up to 0.1 to 3
+    const TensorView page = scales.select(slot / case_.page_size);
+    for (int64_t h = 0; h < page.dim(0); ++h) {
+      set_element(page.select(h), slot % case_.page_size, std::pow(30, random.uniform()) / 1270);
     }
   }
 }
@@ -254,18 +272,20 @@ AttnInputs AttentionProblem::inputs() const {
 }
 
 void AttentionProblem::restore_pool() {
-  const KVLayerView kv = pool_->layer(kLayerId);
   const auto* bytes = pristine_.data_as<uint8_t>();
-  std::memcpy(kv.k.data(), bytes, static_cast<size_t>(kv.k.bytes()));
-  std::memcpy(kv.v.data(), bytes + kv.k.bytes(), static_cast<size_t>(kv.v.bytes()));
+  for (const TensorView& side : pool_sides()) {
+    std::memcpy(side.data(), bytes, static_cast<size_t>(side.bytes()));
+    bytes += side.bytes();
+  }
 }
 
 Tensor AttentionProblem::pool_copy() const {
-  const KVLayerView kv = pool_->layer(kLayerId);
-  Tensor copy(DType::kU8, {kv.k.bytes() + kv.v.bytes()});
+  Tensor copy(DType::kU8, {pool_->mem_bytes()});
   auto* bytes = copy.data_as<uint8_t>();
-  std::memcpy(bytes, kv.k.data(), static_cast<size_t>(kv.k.bytes()));
-  std::memcpy(bytes + kv.k.bytes(), kv.v.data(), static_cast<size_t>(kv.v.bytes()));
+  for (const TensorView& side : pool_sides()) {
+    std::memcpy(bytes, side.data(), static_cast<size_t>(side.bytes()));
+    bytes += side.bytes();
+  }
   return copy;
 }
 

@@ -97,12 +97,13 @@ class AttentionProblem {
   ForwardBatch& batch() { return batch_; }
   const RadixAttention& layer() const { return layer_; }
   AttnInputs inputs() const;
-  Tensor pool_copy() const;  // K and V side by side, as they lie in memory
+  Tensor pool_copy() const;  // K, V and token scales side by side, as they lie in memory
   void restore_pool();
 
  private:
   void add_request(const AttentionCase& c, const RequestCase& r, Random& random);
   void add_padding();
+  std::vector<TensorView> pool_sides() const;  // K, V, and of int8 their token scales
   void fill_unread();
   void make_numbers(Random& random);
   int32_t shared_pages(const RequestCase& r) const;

@@ -156,7 +156,8 @@ Case draw(uint64_t seed, const std::string& backend) {
   Case c{.pair = draw_runnable_pair(random, backend)};
   const bool causal = is_causal(c.pair);
   c.dtype = pick(random, {DType::kF32, DType::kBF16});
-  if (random.below(4) == 0) c.kv_dtype = DType::kE4M3;
+  const int64_t keys = random.below(8);
+  if (keys % 4 == 0) c.kv_dtype = keys == 0 && backend == kOnCpu ? DType::kI8 : DType::kE4M3;
   const int32_t context = causal ? 192 : 128;
   const int32_t pages = between(random, context / kPage, 40);
   c.config = config_of(c.pair.strategy, between(random, 1, 5));
@@ -288,9 +289,9 @@ void check(Case c, const OpSet& ops, DeviceRuntime* device) {
 }
 
 std::string summary_of(const Case& c) {
-  return str(c.pair, ", ", name_of(c.dtype), c.kv_dtype ? ", FP8 keys" : "", ", ", c.traffic.size(), " requests, ",
-             c.config.max_requests, " at once, ", c.config.decoding.num_blocks, " blocks of ",
-             c.config.decoding.block_size.value_or(0), ", ", c.eos_ids.size(), " end tokens, ",
+  return str(c.pair, ", ", name_of(c.dtype), c.kv_dtype ? str(", keys in ", name_of(*c.kv_dtype)) : "", ", ",
+             c.traffic.size(), " requests, ", c.config.max_requests, " at once, ", c.config.decoding.num_blocks,
+             " blocks of ", c.config.decoding.block_size.value_or(0), ", ", c.eos_ids.size(), " end tokens, ",
              c.config.runner.num_pages, " pages, ", c.config.runner.num_states, " states, ", c.config.runner.max_tokens,
              " rows a step", c.config.keep_text == SchedulerConfig::KeepText::kYes ? ", text is kept" : "",
              c.config.steps_ahead == EngineConfig::StepsAhead::kAlways ? ", steps ahead" : "",

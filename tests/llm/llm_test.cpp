@@ -16,7 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "bench/fake_device.h"
+#include "headrace/llm/engine_setup.h"
 #include "headrace/llm/start_report.h"
+#include "headrace/ops/cpu/dispatch.h"
 #include "headrace/weights/config_file.h"
 #include "support/device_mirror.h"
 #include "support/refusal.h"
@@ -94,6 +97,45 @@ TEST(FairyHybrid, FP8HalvesTheCacheOfBFloat16AndTellsTheSameTaleAgain) {
   const SamplingParams params{.max_tokens = 24, .temperature = 0};
   const Completion once = complete(bytes, "Once upon a time there was", params);
   EXPECT_EQ(complete(bytes, "Once upon a time there was", params).ids, once.ids);
+}
+
+TEST(FairyHybrid, Int8TakesAByteForANumberAndAScalePerTokenAndHead) {
+  const auto bytes_of = [](DType kv) {
+    LLMOptions o = options(1);
+    o.kv_dtype = kv;
+    o.keep_text = SchedulerConfig::KeepText::kNo;  // as many pages and states of each
+    LLM llm(kDemo, o);
+    EXPECT_EQ(llm.engine().runner().kv_dtype(), kv);
+    return llm.engine().runner().pool_bytes();
+  };
+  // Bytes of a token's key and value of one head, which has 64 dimensions.
+  constexpr int64_t kFloats = 2 * 64 * 4, kHalves = 2 * 64 * 2, kInt8 = 2 * (64 + 4);
+  const int64_t floats = bytes_of(DType::kF32), halves = bytes_of(DType::kBF16), int8 = bytes_of(DType::kI8);
+  EXPECT_EQ((floats - halves) * (kHalves - kInt8), (halves - int8) * (kFloats - kHalves));
+}
+
+TEST(FairyHybrid, CachedTextInInt8GoesOnAsWhenItWasComputed) {
+  LLMOptions o = options(2, Determinism::kStrict);
+  o.kv_dtype = DType::kI8, o.page_size = 16;
+  LLM llm(kDemo, o);
+  const std::string tale = "Once upon a time there was a king who had a golden bird, and the bird said to the king";
+  const SamplingParams params{.max_tokens = 40, .temperature = 0};
+  const Completion first = complete(llm, tale, params), second = complete(llm, tale, params);
+  EXPECT_EQ(first.num_reused, 0);
+  EXPECT_GE(second.num_reused, 16);
+  EXPECT_EQ(second.ids, first.ids);
+}
+
+TEST(FairyHybrid, Int8OnADeviceIsRefusedBeforeWeightsAreRead) {
+  bench::FakeDevice device(cpu::select_kernel_set());
+  const test::TempDir dir;  // without weights
+  std::filesystem::copy_file(kDemo / "config.json", dir / "config.json");
+  LLMOptions o = options(1);
+  o.kv_dtype = DType::kI8;
+  const auto refusal = testing_support::refusal_of([&] { load_checked(read_description(dir.path()), device, o); });
+  EXPECT_EQ(refusal.code, ErrorCode::kUnsupported);
+  EXPECT_TRUE(refusal.sentence.starts_with("keys and values in int8 run on a CPU alone, not on cuda:0"))
+      << refusal.sentence;
 }
 
 TEST(FairyHybrid, TheLogSaysWhatRunsAndWarnsOfAContextBeyondTheModels) {

@@ -178,39 +178,49 @@ TEST_P(ModelGolden, BFloat16ActivationsStayWithinTheFamilysTolerance) {
   }
 }
 
-// Activations stay in float32: what differs is what FP8 costs, and nothing else.
-Tensor logits_over_fp8(const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {
-  GoldenRunner runner(golden_folder(family), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime, DType::kE4M3);
+// Activations stay in float32: what differs is what 8 bits cost, and nothing else.
+Tensor logits_over(DType kv_dtype, const std::string& family, const OpSet& ops, DeviceRuntime& runtime) {
+  GoldenRunner runner(golden_folder(family), ops, DType::kF32, Determinism::kFast, std::nullopt, runtime, kv_dtype);
   return run_all(runner, golden_of(family), {20, 1});
 }
 
-TEST_P(ModelGolden, FP8KeysAndValuesStayWithinTheirToleranceAndEqualTheReferences) {
-  const Golden golden = golden_of(GetParam());
+void expect_8_bits_within(DType kv_dtype, const std::string& family, double share, double flip_share) {
+  const Golden golden = golden_of(family);
   const double largest = largest_logit(golden);
-  const Tensor want = logits_over_fp8(GetParam(), reference::ops(), cpu_runtime());
-  EXPECT_TRUE(all_close(want, golden.logits, {.abs = testing_support::fp8_logit_share(GetParam()) * largest}));
-  EXPECT_FALSE(all_close(want, golden.logits, float32_tolerance(golden.logits))) << "FP8 had no effect";
-  const testing_support::Tolerance same{.abs = testing_support::fp8_flip_share() * largest};
+  const Tensor want = logits_over(kv_dtype, family, reference::ops(), cpu_runtime());
+  EXPECT_TRUE(all_close(want, golden.logits, {.abs = share * largest}));
+  EXPECT_FALSE(all_close(want, golden.logits, float32_tolerance(golden.logits))) << "8 bits had no effect";
   for (const cpu::KernelSet& set : cpu::kernel_sets()) {
     if (!set.runs_here()) continue;
     SCOPED_TRACE(set.ops->name);
-    EXPECT_TRUE(all_close(logits_over_fp8(GetParam(), *set.ops, cpu_runtime()), want, same));
+    EXPECT_TRUE(all_close(logits_over(kv_dtype, family, *set.ops, cpu_runtime()), want, {.abs = flip_share * largest}));
   }
+}
+
+TEST_P(ModelGolden, FP8KeysAndValuesStayWithinTheirToleranceAndEqualTheReferences) {
+  expect_8_bits_within(DType::kE4M3, GetParam(), testing_support::fp8_logit_share(GetParam()),
+                       testing_support::fp8_flip_share());
+}
+
+TEST_P(ModelGolden, Int8KeysAndValuesStayWithinTheirToleranceAndEqualTheReferences) {
+  expect_8_bits_within(DType::kI8, GetParam(), testing_support::int8_logit_share(GetParam()),
+                       testing_support::int8_flip_share());
 }
 
 TEST_P(ModelGolden, CudaLogitsOverFP8KeysAndValuesEqualTheReferences) {
   if (testing_support::mirrored_cuda_ops() == nullptr) GTEST_SKIP() << "no CUDA device";
   const double largest = largest_logit(golden_of(GetParam()));
-  const Tensor want = logits_over_fp8(GetParam(), reference::ops(), cpu_runtime());
-  const Tensor got = logits_over_fp8(GetParam(), cuda_module().ops("cuda"), testing_support::gpu());
+  const Tensor want = logits_over(DType::kE4M3, GetParam(), reference::ops(), cpu_runtime());
+  const Tensor got = logits_over(DType::kE4M3, GetParam(), cuda_module().ops("cuda"), testing_support::gpu());
   EXPECT_TRUE(all_close(got, want, {.abs = testing_support::fp8_flip_share() * largest}));
 }
 
 TEST_P(ModelGolden, StrictLogitsDoNotDependOnTheCut) {
   const Golden golden = golden_of(GetParam());
   using Types = std::pair<DType, DType>;  // of activations, and of keys and values
-  for (const auto& [dtype, kv] : {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16),
-                                  Types(DType::kF32, DType::kE4M3), Types(DType::kBF16, DType::kE4M3)}) {
+  for (const auto& [dtype, kv] :
+       {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16), Types(DType::kF32, DType::kE4M3),
+        Types(DType::kBF16, DType::kE4M3), Types(DType::kF32, DType::kI8), Types(DType::kBF16, DType::kI8)}) {
     const auto runner_of = [&, activations = dtype, cache = kv] {
       return GoldenRunner(golden_folder(GetParam()), cpu::select_kernel_set(), activations, Determinism::kStrict,
                           std::nullopt, cpu_runtime(), cache);

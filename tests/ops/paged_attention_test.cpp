@@ -46,13 +46,22 @@ class Request {
     const int64_t total = c.context + c.tokens, pages = (total + c.page_size - 1) / c.page_size;
     k_pool_ = Tensor(c.pool_type, {pages + 1, c.kv_heads, c.page_size, c.dim});
     v_pool_ = Tensor(c.pool_type, {pages + 1, c.kv_heads, c.page_size, c.v_dim});
-    poison(k_pool_);
-    poison(v_pool_);
+    if (is_int8()) {
+      k_scales_ = Tensor(DType::kF32, {pages + 1, c.kv_heads, c.page_size});
+      v_scales_ = Tensor(DType::kF32, {pages + 1, c.kv_heads, c.page_size});
+    }
+    poison(is_int8() ? k_scales_ : k_pool_);
+    poison(is_int8() ? v_scales_ : v_pool_);
     table_ = Tensor(DType::kI32, {1, pages});
     for (int64_t i = 0; i < pages; ++i) table_.data_as<int32_t>()[i] = static_cast<int32_t>(pages - i);
     q_ = random_tensor(random_, c.q_type, {c.tokens, c.heads, c.dim});
     k_ = random_tensor(random_, c.new_type, {c.tokens, c.kv_heads, c.dim});
     v_ = random_tensor(random_, c.new_type, {c.tokens, c.kv_heads, c.v_dim});
+    if (is_int8()) {
+      store_codes(0, random_tensor(random_, DType::kF32, {c.context, c.kv_heads, c.dim}),
+                  random_tensor(random_, DType::kF32, {c.context, c.kv_heads, c.v_dim}));
+      return;
+    }
     for (int64_t i = 0; i < c.context; ++i) {
       fill(k_pool_, i, random_tensor(random_, c.pool_type, {c.kv_heads, c.dim}));
       fill(v_pool_, i, random_tensor(random_, c.pool_type, {c.kv_heads, c.v_dim}));
@@ -60,6 +69,7 @@ class Request {
   }
   // Puts the new keys into the pool too, as a split prompt or decoding reads them.
   void store_new_keys() {
+    if (is_int8()) return store_codes(c.context, k_, v_);
     for (int64_t i = 0; i < c.tokens; ++i) {
       fill(k_pool_, c.context + i, k_.view().select(i), c.k_scale);
       fill(v_pool_, c.context + i, v_.view().select(i), c.v_scale);
@@ -101,6 +111,16 @@ class Request {
     const TensorView page = v_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
     set_element(page.select(head).select(position % c.page_size), d, value);
   }
+  // NaN in the scales of one head of a cached key, or of its value.
+  void spoil_scale(const Tensor& scales, int64_t position, int64_t kv_head) {
+    const TensorView page = scales.view().select(table_.data_as<int32_t>()[position / c.page_size]);
+    set_element(page.select(kv_head), position % c.page_size, std::numeric_limits<double>::quiet_NaN());
+  }
+  void spoil_key_scale(int64_t position, int64_t kv_head) { spoil_scale(k_scales_, position, kv_head); }
+  void spoil_value_scale(int64_t position, int64_t kv_head) { spoil_scale(v_scales_, position, kv_head); }
+  void set_new_key(int64_t token, int64_t kv_head, int64_t d, double value) {
+    set_element(k_.view().select(token).select(kv_head), d, value);
+  }
   // Element `d` of every head of a new key's value.
   void set_new_value(int64_t token, int64_t d, double value) {
     for (int64_t h = 0; h < c.kv_heads; ++h) set_element(v_.view().select(token).select(h), d, value);
@@ -126,7 +146,7 @@ class Request {
     ops.paged_attention({.q = q_.view().slice(begin, end),
                          .k_new = keys_given ? k_.view().slice(begin, end) : none,
                          .v_new = keys_given ? v_.view().slice(begin, end) : none,
-                         .kv = {.k = k_pool_, .v = v_pool_, .k_scale = c.k_scale, .v_scale = c.v_scale},
+                         .kv = layer(),
                          .spans = spans,
                          .page_table = table_,
                          .scale = kScale,
@@ -144,6 +164,24 @@ class Request {
  private:
   static constexpr float kScale = 0.2f;
 
+  bool is_int8() const { return c.pool_type == DType::kI8; }
+  KVLayerView layer() const {
+    return {.k = k_pool_,
+            .v = v_pool_,
+            .k_scale = c.k_scale,
+            .v_scale = c.v_scale,
+            .k_token_scales = k_scales_,
+            .v_token_scales = v_scales_};
+  }
+  // Stores rows of keys and values at `position` on in a pool of int8.
+  void store_codes(int64_t position, const TensorView& k, const TensorView& v) {
+    const Tensor slots(DType::kI64, {k.dim(0)});
+    for (int64_t i = 0; i < k.dim(0); ++i) {
+      const int64_t page = table_.data_as<int32_t>()[(position + i) / c.page_size];
+      slots.data_as<int64_t>()[i] = page * c.page_size + (position + i) % c.page_size;
+    }
+    reference::ops().store_kv({.k = k, .v = v, .slots = slots, .kv = layer()}, {});
+  }
   TensorView cached_key(int64_t position, int64_t kv_head) const {
     const TensorView page = k_pool_.view().select(table_.data_as<int32_t>()[position / c.page_size]);
     return page.select(kv_head).select(position % c.page_size);
@@ -158,13 +196,14 @@ class Request {
   }
 
   Random random_;
-  Tensor q_, k_, v_, k_pool_, v_pool_, table_;
+  Tensor q_, k_, v_, k_pool_, v_pool_, k_scales_, v_scales_, table_;  // scales: of int8
 };
 
 struct HeadShape;
 
 class PagedAttentionKernels : public KernelSetTest {
  protected:
+  static bool takes_int8() { return !GetParam().starts_with("cuda"); }
   // Rows of `spans` in batches of `parts`, and each request alone, have the bits that they have together with a prompt.
   void expect_strict_bits_beside_a_prompt(Problem problem, const HeadShape& shape, const std::vector<KeySpan>& spans,
                                           std::vector<std::pair<size_t, size_t>> parts);
@@ -199,6 +238,8 @@ TEST_P(PagedAttentionKernels, EveryMixOfDTypesMatches) {
                                 .pool_type = DType::kE4M3,
                                 .k_scale = 0.7f,
                                 .v_scale = 1.3f});
+      if (!takes_int8()) continue;
+      expect_matches_reference({.tokens = 5, .context = 70, .q_type = q, .new_type = fresh, .pool_type = DType::kI8});
     }
   }
 }
@@ -1115,12 +1156,98 @@ TEST_P(PagedAttentionKernels, EveryHeadSizeOverAPoolOfFP8Matches) {
   }
 }
 
+// One token, a few and many; one tile of keys and KV splits; every page size.
+TEST_P(PagedAttentionKernels, EveryHeadAndPageSizeOverAPoolOfInt8Matches) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  const auto expect_match = [&](int64_t dim, int64_t v_dim, int64_t page_size, int64_t tokens, int64_t context) {
+    for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+      Problem c = {.heads = 6,
+                   .dim = dim,
+                   .v_dim = v_dim,
+                   .page_size = page_size,
+                   .tokens = tokens,
+                   .context = context,
+                   .q_type = type,
+                   .new_type = type,
+                   .pool_type = DType::kI8};
+      expect_matches_reference(c);
+      c.logit_cap = 2, c.window = 100;
+      expect_matches_reference(c);
+    }
+  };
+  using Heads = std::pair<int64_t, int64_t>;
+  for (const auto& [dim, v_dim] : {Heads(1, 3), Heads(64, 64), Heads(80, 40), Heads(128, 96), Heads(200, 256)}) {
+    for (const int64_t tokens : {1, 3, 33}) expect_match(dim, v_dim, 16, tokens, 150);
+  }
+  for (const int64_t page_size : {1, 16, 32, 64, 128, 256}) {
+    expect_match(64, 64, page_size, 2, 331);
+    expect_match(16, 16, page_size, 1, 4500);
+  }
+}
+
+// Every number of rows that reads keys in place, and one more.
+TEST_P(PagedAttentionKernels, FewRowsOverAPoolOfInt8Match) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  for (int64_t rows = 1; rows <= 9; ++rows) {
+    for (const auto& [dim, v_dim] : {std::pair(32, 32), std::pair(96, 160), std::pair(128, 64)}) {
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        Problem c = {.heads = rows,
+                     .kv_heads = 1,
+                     .dim = dim,
+                     .v_dim = v_dim,
+                     .context = 331,
+                     .q_type = type,
+                     .new_type = type,
+                     .pool_type = DType::kI8};
+        expect_matches_reference(c);
+        c.logit_cap = 0.5f, c.window = 230, c.page_size = 1;
+        expect_matches_reference(c);
+      }
+    }
+  }
+}
+
+// A row that holds an infinity or NaN has the scale NaN: whoever sees it is NaN, nobody else. Then a first token, which
+// sees nothing besides its own key.
+TEST_P(PagedAttentionKernels, InfinitiesAndNaNsInAPoolOfInt8StayVisible) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  constexpr int64_t kTokens = 9, kContext = 70, kDim = 32;
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    const Problem problem = {.tokens = kTokens,
+                             .context = kContext,
+                             .q_type = type,
+                             .new_type = type,
+                             .pool_type = DType::kI8,
+                             .window = 12};
+    Request request(problem);
+    request.spoil_key_scale(kContext - 10, 0), request.spoil_value_scale(kContext - 8, 1);  // row t sees from t - 11 on
+    request.set_new_key(7, 1, 5, -std::numeric_limits<double>::infinity());
+    const auto spoiled = [](int64_t token, int64_t kv_head) {
+      return kv_head == 0 ? token <= 1 : token <= 3 || token >= 7;
+    };
+    for (const Determinism determinism : {Determinism::kFast, Determinism::kStrict}) {
+      const Tensor out = request.run(ops(), {.threads = 2, .determinism = determinism}, 0, kTokens).out;
+      for (int64_t i = 0; i < out.numel(); ++i) {
+        const int64_t token = i / kDim / problem.heads, head = i / kDim % problem.heads;
+        EXPECT_EQ(std::isnan(element_as_double(out, i)), spoiled(token, head / 2)) << token << ", head " << head;
+      }
+    }
+    Request first({.tokens = 1, .q_type = type, .new_type = type, .pool_type = DType::kI8});
+    first.set_new_key(0, 0, 0, std::numeric_limits<double>::quiet_NaN());
+    const Tensor out = first.run(ops(), {}, 0, 1).out;
+    for (int64_t i = 0; i < out.numel(); ++i) EXPECT_EQ(std::isnan(element_as_double(out, i)), i / kDim < 2) << i;
+  }
+}
+
 TEST_P(PagedAttentionKernels, ThreadsDoNotChangeTheBits) {
   for (const int64_t tokens : {1, 200}) {
-    const Request request({.heads = 6, .tokens = tokens, .context = 2300});
-    const Request::Result one = request.run(ops(), {.threads = 1}, 0, tokens);
-    for (const int threads : {2, 3, 16}) {
-      EXPECT_TRUE(bit_equal(request.run(ops(), {.threads = threads}, 0, tokens).out, one.out));
+    for (const DType pool : {DType::kF32, DType::kI8}) {
+      if (pool == DType::kI8 && !takes_int8()) continue;
+      const Request request({.heads = 6, .tokens = tokens, .context = 2300, .pool_type = pool});
+      const Request::Result one = request.run(ops(), {.threads = 1}, 0, tokens);
+      for (const int threads : {2, 3, 16}) {
+        EXPECT_TRUE(bit_equal(request.run(ops(), {.threads = threads}, 0, tokens).out, one.out));
+      }
     }
   }
 }
@@ -1128,8 +1255,10 @@ TEST_P(PagedAttentionKernels, ThreadsDoNotChangeTheBits) {
 TEST_P(PagedAttentionKernels, StrictPromptSplitAnywhereHasTheSameBits) {
   const OpContext strict = {.threads = 2, .determinism = Determinism::kStrict};
   using Types = std::pair<DType, DType>;  // of q and new keys, and of the pool
-  for (const auto& [type, pool] : {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16),
-                                   Types(DType::kF32, DType::kE4M3), Types(DType::kBF16, DType::kE4M3)}) {
+  for (const auto& [type, pool] :
+       {Types(DType::kF32, DType::kF32), Types(DType::kBF16, DType::kBF16), Types(DType::kF32, DType::kE4M3),
+        Types(DType::kBF16, DType::kE4M3), Types(DType::kF32, DType::kI8), Types(DType::kBF16, DType::kI8)}) {
+    if (pool == DType::kI8 && !takes_int8()) continue;
     const float scale = pool == DType::kE4M3 ? 0.013f : 1.0f;
     Request request({.heads = 10,
                      .tokens = 150,
@@ -1317,6 +1446,89 @@ TEST_P(PagedAttentionKernels, W33_StoringInFP8RoundsAsTheReferenceDoes) {
   }
 }
 
+// Rows to store in a pool of int8 of two pages of 16, of 67 numbers: vectors and a rest. Head 0 has ties, the least and
+// the largest rows that have codes, and rows without.
+struct Int8Rows {
+  static constexpr int64_t kTokens = 12, kHeads = 2, kDim = 67, kPage = 16, kUnsaved = 3;
+  Tensor k, slots = Tensor(DType::kI64, {kTokens});
+
+  explicit Int8Rows(DType type) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    Random random(5);
+    k = random_tensor(random, type, {kTokens, kHeads, kDim});
+    const auto scale_row = [&](int64_t token, double by) {
+      for (int64_t d = 0; d < kDim; ++d) set_element(row(token, 0), d, by * element_as_double(row(token, 0), d));
+    };
+    for (int64_t d = 0; d < kDim; ++d) set_element(row(0, 0), d, d == 9 ? -127 : static_cast<double>(d) - 20.5);
+    scale_row(1, 0), scale_row(2, 1e-37), scale_row(4, 0x1p-98), scale_row(5, 1e4);
+    if (type != DType::kF16) scale_row(6, 1e37);
+    set_element(row(7, 0), 66, kInfinity), set_element(row(8, 0), 2, -kInfinity), set_element(row(9, 0), 64, NAN);
+    for (int64_t t = 0; t < kTokens; ++t)
+      set_element(slots, t, static_cast<double>(t == kUnsaved ? kDoNotStore : slot_of(t)));
+  }
+  static int64_t slot_of(int64_t token) { return token * 5 % (2 * kPage); }
+  TensorView row(int64_t token, int64_t head) const { return k.view().select(token).select(head); }
+};
+
+// The rows as keys and as values of an int8 pool.
+struct Int8Stored {
+  using R = Int8Rows;
+  Tensor k = Tensor::zeros(DType::kI8, {2, R::kHeads, R::kPage, R::kDim}), v = Tensor::zeros(DType::kI8, k.shape()),
+         k_scales = Tensor::zeros(DType::kF32, {2, R::kHeads, R::kPage}),
+         v_scales = Tensor::zeros(DType::kF32, k_scales.shape());
+
+  Int8Stored(const OpSet& ops, const Int8Rows& rows) {
+    const KVLayerView kv = {.k = k, .v = v, .k_token_scales = k_scales, .v_token_scales = v_scales};
+    ops.store_kv({.k = rows.k, .v = rows.k, .slots = rows.slots, .kv = kv}, {});
+  }
+  TensorView codes(int64_t slot, int64_t head) const {
+    return k.view().select(slot / R::kPage).select(head).select(slot % R::kPage);
+  }
+  double scale(int64_t slot, int64_t head) const {
+    return element_as_double(k_scales.view().select(slot / R::kPage).select(head), slot % R::kPage);
+  }
+};
+
+void expect_int8_formula(const TensorView& row, const TensorView& codes, double scale, bool stored) {
+  float amax = 0;
+  bool finite = true;
+  for (int64_t d = 0; d < row.dim(0); ++d) {
+    const auto x = static_cast<float>(std::abs(element_as_double(row, d)));
+    finite = finite && std::isfinite(x), amax = std::max(amax, x);
+  }
+  const bool has_codes = stored && finite && amax >= 0x1p-100f;
+  const float expected = has_codes ? amax / 127 : 0.0f;
+  EXPECT_TRUE(finite ? scale == static_cast<double>(expected) : std::isnan(scale)) << scale;
+  for (int64_t d = 0; d < row.dim(0); ++d) {
+    const double code = element_as_double(codes, d), x = element_as_double(row, d);
+    EXPECT_LE(std::abs(code), has_codes ? 127 : 0);
+    if (has_codes) {
+      EXPECT_LE(std::abs(x - code * scale), scale * (0.5 + 1e-4));
+    }
+  }
+}
+
+TEST_P(PagedAttentionKernels, StoringInInt8FollowsTheFormula) {
+  if (!takes_int8()) GTEST_SKIP() << "int8 is a CPU's";
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Int8Rows rows(type);
+    const Int8Stored got(ops(), rows), want(reference::ops(), rows);
+    EXPECT_TRUE(bit_equal(got.k, want.k));
+    EXPECT_TRUE(bit_equal(got.k_scales, want.k_scales));
+    EXPECT_TRUE(bit_equal(got.v, got.k));
+    EXPECT_TRUE(bit_equal(got.v_scales, got.k_scales));
+    for (int64_t t = 0; t < Int8Rows::kTokens; ++t) {
+      for (int64_t h = 0; h < Int8Rows::kHeads; ++h) {
+        SCOPED_TRACE(testing::Message() << name_of(type) << ", token " << t << ", head " << h);
+        const int64_t slot = Int8Rows::slot_of(t);
+        expect_int8_formula(rows.row(t, h), got.codes(slot, h), got.scale(slot, h), t != Int8Rows::kUnsaved);
+      }
+    }
+    for (const auto& [d, code] : {std::pair(0, -20), std::pair(1, -20), std::pair(2, -18), std::pair(21, 0)})
+      EXPECT_EQ(element_as_double(got.codes(0, 0), d), code) << "a tie: the scale is 1";
+  }
+}
+
 TEST_P(PagedAttentionKernels, RefusesAPageTableOfAnotherType) {
   if (GetParam().starts_with("cuda")) GTEST_SKIP() << "whose tables lie on a device";
   const KVPool pool({.groups = {{{1, 16, 16}, {0}}}, .num_pages = 1, .page_size = 16, .dtype = DType::kF32});
@@ -1339,6 +1551,23 @@ TEST_P(PagedAttentionKernels, RefusesScalesOfAPoolOfFloats) {
   EXPECT_THROW(request.run(ops(), {}, 0, 1), Error);
   const Request zero({.tokens = 1, .context = 3, .pool_type = DType::kE4M3, .v_scale = 0});
   EXPECT_THROW(zero.run(ops(), {}, 0, 1), Error);
+}
+
+TEST_P(PagedAttentionKernels, RefusesAPoolOfInt8WithoutItsScales) {
+  const Tensor k = Tensor::zeros(DType::kF32, {1, 1, 16}), slots = Tensor::zeros(DType::kI64, {1});
+  const Tensor scales = Tensor::zeros(DType::kF32, {2, 1, 16}), short_ones = Tensor::zeros(DType::kF32, {1, 1, 16});
+  const auto refusal = [&](DType pool, const TensorView& k_scales, const TensorView& v_scales) {
+    const Tensor side = Tensor::zeros(pool, {2, 1, 16, 16});
+    const KVLayerView kv = {.k = side, .v = side, .k_token_scales = k_scales, .v_token_scales = v_scales};
+    return testing_support::refusal_of([&] { ops().store_kv({.k = k, .v = k, .slots = slots, .kv = kv}, {}); })
+        .sentence;
+  };
+  EXPECT_EQ(refusal(DType::kI8, {}, scales), "store_kv: the pool of int8 is given no token scales, expected some");
+  EXPECT_EQ(refusal(DType::kF32, {}, scales), "store_kv: the pool of float32 is given token scales, expected none");
+  EXPECT_EQ(refusal(DType::kI8, scales, short_ones),
+            "store_kv: token scales: shape is [1, 1, 16], expected [2, 1, 16]");
+  EXPECT_EQ(refusal(DType::kI8, scales, scales),
+            takes_int8() ? "" : "store_kv: keys and values in int8 run on a CPU alone");
 }
 
 TEST_P(PagedAttentionKernels, EmptyRequestIsLeftAlone) {

@@ -17,6 +17,7 @@ std::string_view stored_name(DType dtype) {
     case DType::kI64: return "I64";
     case DType::kU8: return "U8";
     case DType::kE4M3: return "F8_E4M3";
+    case DType::kI8: return "I8";
   }
   return "";
 }

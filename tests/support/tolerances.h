@@ -90,4 +90,12 @@ inline double fp8_logit_share(std::string_view family) { return family == "qwen3
 // Measured: 5e-5.
 inline double fp8_flip_share() { return 1e-3; }
 
+// As fp8_logit_share, keys and values in int8 with a scale per token and KV head. Each is off by up to 2^-8 of the
+// largest of its row. About twice what was measured: 0.020, and 0.26 where a token between two experts chose the other.
+inline double int8_logit_share(std::string_view family) { return family == "qwen3_moe" ? 0.5 : 0.04; }
+
+// As fp8_flip_share: another code is 2^-7 of the largest number of one key, and codes of small numbers, which are as
+// far apart as all others, flip more often than in FP8. Measured: 6e-4.
+inline double int8_flip_share() { return 1.2e-3; }
+
 }  // namespace headrace::testing_support

@@ -16,6 +16,8 @@ struct KVLayerView {
   // Dequantisation factors: value = stored * scale. New values are divided by it before rounding. Positive; 1 unless
   // the dtype is float8_e4m3fn.
   float k_scale = 1, v_scale = 1;
+  // Dequantisation factors of an int8 layer, written with its tokens: value = stored * scale. Null for other dtypes.
+  TensorView k_token_scales = {}, v_token_scales = {};  // float32 [pages, num_kv_heads, page_size]
 
   explicit operator bool() const { return static_cast<bool>(k); }
   int64_t num_pages() const { return k.dim(0); }
@@ -43,7 +45,7 @@ enum class KVLayout : uint8_t {
   kTokenMajor,  // [page, slot, kv head, dim]: the order of other engines
 };
 
-// The scales of one layer of an 8-bit pool; see KVLayerView.
+// The scales of one layer of an FP8 pool; see KVLayerView.
 struct KVLayerScales {
   int32_t layer_id = 0;
   float k_scale = 1, v_scale = 1;
@@ -53,22 +55,23 @@ struct KVPoolConfig {
   std::vector<KVLayerGroup> groups = {};
   int32_t num_pages = 0;       // usable pages; one more is reserved
   int32_t page_size = 64;      // tokens: 1, 16, 32, 64, 128 or 256
-  DType dtype = DType::kBF16;  // float32, bfloat16, float16 or float8_e4m3fn
+  DType dtype = DType::kBF16;  // float32, bfloat16, float16, float8_e4m3fn, or on a CPU int8
   KVLayout layout = KVLayout::kHeadMajor;
   struct SharedLayer {
     int32_t layer_id = 0, source_layer_id = 0;
   };
   std::vector<SharedLayer> shared_layers = {};  // layers that read another layer's K and V
-  std::vector<KVLayerScales> scales = {};       // used only with an 8-bit dtype; 1 for unlisted layers
+  std::vector<KVLayerScales> scales = {};       // used only with float8_e4m3fn; 1 for unlisted layers
 };
 
-// Owns K and V of every attention layer, zeroed. Pages 1..num_pages are usable; page 0 is reserved for padding and
-// never allocated. A token's slot is page * page_size + offset. Not thread-safe.
+// Owns K and V of every attention layer, and the token scales of int8 layers, zeroed. Pages 1..num_pages are usable;
+// page 0 is reserved for padding and never allocated. A token's slot is page * page_size + offset. Not thread-safe.
 class KVPool {
  public:
   static constexpr int64_t kPaddingSlot = 0;
 
-  // Error kInvalidArgument for a page size, dtype, shape or scale that is not supported.
+  // Error kInvalidArgument for a page size, dtype, shape or scale that is not supported, kUnsupported for a dtype that
+  // the device does not run.
   explicit KVPool(const KVPoolConfig& config, DeviceRuntime& runtime = cpu_runtime());
 
   int32_t page_size() const { return page_size_; }
@@ -77,6 +80,8 @@ class KVPool {
   int64_t mem_bytes() const;
   // Error kInvalidArgument for a page size that KVPoolConfig does not allow.
   static void check_page_size(int32_t page_size);
+  // Error kUnsupported for keys and values that the device does not run: int8 is for a CPU.
+  static void check_dtype_on(Device device, DType dtype);
   // Returns mem_bytes() of a pool with this configuration.
   static int64_t bytes_for(const KVPoolConfig& config);
 
@@ -91,6 +96,7 @@ class KVPool {
     int32_t layer_id = 0;
     const Layer* source = nullptr;  // not owned: another element of layers_, which does not grow after construction
     Tensor k, v;                    // dense, in layout_ order
+    Tensor k_token_scales, v_token_scales;
     float k_scale = 1, v_scale = 1;
   };
   const Layer* find(int32_t layer_id) const;

@@ -5,6 +5,6 @@
 
 namespace headrace {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8, kE4M3 };
+enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI32, kI64, kU8, kE4M3, kI8 };
 
 }  // namespace headrace

@@ -21,8 +21,8 @@ enum class HeadGrouping : uint8_t {
 // logit_cap * tanh(s / logit_cap). Softmax and sums are float32 or wider. A row that sees no key yields zeros and a
 // log-sum-exp of -inf.
 // Keys and values of the pool are multiplied by the pool's scales. New keys and values count as stored in the pool and
-// read back, whether they are read from k_new or the pool: for an 8-bit pool, divided by the scale, rounded and
-// multiplied again.
+// read back, whether they are read from k_new or the pool: for an FP8 pool, divided by the scale, rounded and
+// multiplied again; for an int8 pool, quantised with a scale of their own as store_kv does.
 // Source: Vaswani et al. 2017, eq. 1; soft cap as in the Gemma 2 report.
 struct PagedAttentionArgs {
   TensorView q = {};      // [num_tokens, num_heads, head_dim] float32, bfloat16 or float16

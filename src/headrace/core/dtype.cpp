@@ -12,6 +12,7 @@ std::string_view name_of(DType dtype) {
     case DType::kI64: return "int64";
     case DType::kU8: return "uint8";
     case DType::kE4M3: return "float8_e4m3fn";
+    case DType::kI8: return "int8";
   }
   return "unknown";
 }
@@ -25,7 +26,8 @@ int64_t size_of(DType dtype) {
     case DType::kF64:
     case DType::kI64: return 8;
     case DType::kU8:
-    case DType::kE4M3: return 1;
+    case DType::kE4M3:
+    case DType::kI8: return 1;
   }
   return 0;
 }

@@ -147,6 +147,7 @@ double number_at(const void* element, DType dtype) {
     case DType::kI64: return static_cast<double>(*static_cast<const int64_t*>(element));
     case DType::kU8: return *static_cast<const uint8_t*>(element);
     case DType::kE4M3: return static_cast<float>(*static_cast<const E4M3*>(element));
+    case DType::kI8: return *static_cast<const int8_t*>(element);
   }
   return 0;
 }
@@ -161,6 +162,7 @@ void set_number(void* element, DType dtype, double value) {
     case DType::kI64: *static_cast<int64_t*>(element) = static_cast<int64_t>(value); return;
     case DType::kU8: *static_cast<uint8_t*>(element) = static_cast<uint8_t>(value); return;
     case DType::kE4M3: *static_cast<E4M3*>(element) = E4M3(static_cast<float>(value)); return;
+    case DType::kI8: *static_cast<int8_t*>(element) = static_cast<int8_t>(value); return;
   }
 }
 

@@ -160,6 +160,7 @@ EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, Devic
 }
 
 std::unique_ptr<Model> load_checked(const ModelDescription& model, DeviceRuntime& runtime, const LLMOptions& o) {
+  if (o.kv_dtype) KVPool::check_dtype_on(runtime.device(), *o.kv_dtype);
   checked_strategy(model, o, {});
   return load_model(model, model_options(runtime, o));
 }

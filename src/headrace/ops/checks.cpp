@@ -40,14 +40,29 @@ void check_weight(std::string_view name, const WeightView& weight, const Shape& 
 }
 
 void check_kv_layer(std::string_view name, const KVLayerView& kv) {
-  const bool eight_bits = kv.k.dtype() == DType::kE4M3;
-  if (!eight_bits) check_float(str(name, ": pool k"), kv.k);
+  const bool fp8 = kv.k.dtype() == DType::kE4M3, int8 = kv.k.dtype() == DType::kI8;
+  if (!fp8 && !int8) check_float(str(name, ": pool k"), kv.k);
   check_dtype(str(name, ": pool v"), kv.v, kv.k.dtype());
   for (const float scale : {kv.k_scale, kv.v_scale}) {
-    HR_REQUIRE(eight_bits ? std::isfinite(scale) && scale > 0 : scale == 1, ErrorCode::kInvalidArgument, name,
+    HR_REQUIRE(fp8 ? std::isfinite(scale) && scale > 0 : scale == 1, ErrorCode::kInvalidArgument, name,
                ": the pool of ", name_of(kv.k.dtype()), " has scales ", kv.k_scale, " and ", kv.v_scale, ", expected ",
-               eight_bits ? "positive numbers" : "1");
+               fp8 ? "positive numbers" : "1");
   }
+  const Shape tokens{kv.num_pages(), kv.num_kv_heads(), kv.page_size()};
+  for (const TensorView& scales : {kv.k_token_scales, kv.v_token_scales}) {
+    HR_REQUIRE(int8 == static_cast<bool>(scales), ErrorCode::kInvalidArgument, name, ": the pool of ",
+               name_of(kv.k.dtype()), " is given ", scales ? "" : "no ", "token scales, expected ",
+               int8 ? "some" : "none");
+    if (!int8) continue;
+    HR_REQUIRE(scales.shape() == tokens, ErrorCode::kInvalidArgument, name, ": token scales: shape is ", scales.shape(),
+               ", expected ", tokens);
+    check_dtype(str(name, ": token scales"), scales, DType::kF32);
+  }
+}
+
+void refuse_int8_pool(std::string_view op, const KVLayerView& kv) {
+  HR_REQUIRE(!kv || kv.k.dtype() != DType::kI8, ErrorCode::kUnsupported, op,
+             ": keys and values in int8 run on a CPU alone");
 }
 
 void check_rank(std::string_view name, const TensorView& tensor, int expected) {

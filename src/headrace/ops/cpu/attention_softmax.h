@@ -9,6 +9,8 @@ namespace {
 
 struct SoftmaxRule {
   float scale, logit_cap;
+  // [64] of an int8 tile, else null: factors of the keys' scores, with `scale`, and of their probabilities.
+  const float *key_scales = nullptr, *value_scales = nullptr;
 };
 
 // Online softmax state of a row: the largest score so far, the sum of exp(score - largest) and, after an update, the
@@ -85,7 +87,17 @@ template <class V>
 #endif
 }
 
-// Updates a row's state and writes to[64] = exp(score - largest), 0 for invisible keys.
+template <int kVecs>
+inline bool has_nan(const Vec (&values)[kVecs]) {
+  for (const Vec& v : values) {
+    for (int i = 0; i < kLanes; ++i) {
+      if (v[i] != v[i]) return true;
+    }
+  }
+  return false;
+}
+
+// Updates a row's state and writes to[64] = exp(score - largest) value_scale, 0 for invisible keys.
 template <class Probability>
 [[gnu::always_inline]] inline void soften_row(const float* scores, uint64_t visible, SoftmaxRule rule, RowState row,
                                               Probability* to) {
@@ -93,23 +105,29 @@ template <class Probability>
   Vec s[kVecs];
   Vec high = Vec{} - __builtin_inff();
   for (int v = 0; v < kVecs; ++v) {
-    s[v] = load(scores + v * kLanes) * rule.scale;
+    s[v] = load(scores + v * kLanes);
+    s[v] *= rule.key_scales != nullptr ? load(rule.key_scales + v * kLanes) : Vec{} + rule.scale;
     if (rule.logit_cap > 0) s[v] = rule.logit_cap * tanh(s[v] / rule.logit_cap);
     if (visible != ~uint64_t{0}) s[v] = select(s[v], visible >> (v * kLanes), -__builtin_inff());
     high = high > s[v] ? high : s[v];
   }
   const float before = *row.largest, here = largest_of(high);
   const float largest = before > here ? before : here;
-  if (visible == 0 || largest == -__builtin_inff()) {
+  if (visible == 0 || (largest == -__builtin_inff() && !has_nan(s))) {  // a comparison with NaN may lose it
     for (int v = 0; v < kVecs; ++v) store_probabilities(to + v * kLanes, Vec{});
     return;
   }
   Vec total = {};
   for (int v = 0; v < kVecs; ++v) {
     s[v] = exp_below_0(s[v] - largest);
-    if (visible != ~uint64_t{0}) s[v] = select(s[v], visible >> (v * kLanes), 0);
+    Vec weight = s[v];
+    if (rule.value_scales != nullptr) weight *= load(rule.value_scales + v * kLanes);
+    if (visible != ~uint64_t{0}) {
+      s[v] = select(s[v], visible >> (v * kLanes), 0);
+      weight = select(weight, visible >> (v * kLanes), 0);  // an invisible key's scale may be NaN
+    }
     total += s[v];
-    store_probabilities(to + v * kLanes, s[v]);
+    store_probabilities(to + v * kLanes, weight);
   }
   if (before != largest) *row.rescale = exp(Vec{} + (before - largest))[0];
   *row.sum = *row.sum * *row.rescale + sum(total);

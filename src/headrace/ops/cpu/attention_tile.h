@@ -1,6 +1,7 @@
 // A tile of keys: addresses of its rows, and K and V packed for the GEMMs. For kernel sources only.
 #pragma once
 #include "headrace/ops/cpu/e4m3.h"
+#include "headrace/ops/cpu/int8_row.h"
 #include "headrace/ops/cpu/paged_attention.h"
 #include "headrace/ops/cpu/read_ahead.h"
 
@@ -32,10 +33,15 @@ struct Reach {
 struct TileKeys {
   uint64_t present, fresh;  // fresh: in the batch's k_new and v_new
   const char *k[kKeyTile], *v[kKeyTile];
+  const float *k_scale[kKeyTile], *v_scale[kKeyTile];  // of keys in an int8 pool
 };
 
 [[gnu::always_inline]] inline long size_of(FloatType type) {
-  return type == FloatType::kF32 ? 4 : type == FloatType::kE4M3 ? 1 : 2;
+  return type == FloatType::kF32 ? 4 : type == FloatType::kE4M3 || type == FloatType::kI8 ? 1 : 2;
+}
+
+[[gnu::always_inline]] inline const float* scale_at(const TokenScales& scales, long page, long slot) {
+  return scales.data + page * scales.page_stride + slot * scales.slot_stride;
 }
 
 inline void locate(const PagedAttentionParams& p, const KeySpan& span, const Reach& reach, long tile, TileKeys& keys) {
@@ -64,6 +70,9 @@ inline void locate(const PagedAttentionParams& p, const KeySpan& span, const Rea
         static_cast<const char*>(p.k.data) + (page * p.k.page_stride + slot * p.k.slot_stride) * size_of(p.k.type);
     keys.v[i] =
         static_cast<const char*>(p.v.data) + (page * p.v.page_stride + slot * p.v.slot_stride) * size_of(p.v.type);
+    if (p.key_type != FloatType::kI8) continue;
+    keys.k_scale[i] = scale_at(p.k.scales, page, slot);
+    keys.v_scale[i] = scale_at(p.v.scales, page, slot);
   }
 }
 
@@ -75,6 +84,8 @@ struct TileRows {
   FloatType pool_type, fresh_type, key_type;
   long dim;
   float scale;
+  const float* const* token_scales;  // [64] of keys in an int8 pool, without the head's offset
+  long token_scale_offset;           // of the head, in elements
 };
 
 [[gnu::always_inline]] inline TileRows k_rows(const PagedAttentionParams& p, const TileKeys& t, long kv_head) {
@@ -87,7 +98,9 @@ struct TileRows {
           p.k_new.type,
           p.key_type,
           p.head_dim,
-          p.k_scale};
+          p.k_scale,
+          t.k_scale,
+          kv_head * p.k.scales.head_stride};
 }
 
 [[gnu::always_inline]] inline TileRows v_rows(const PagedAttentionParams& p, const TileKeys& t, long kv_head) {
@@ -100,22 +113,37 @@ struct TileRows {
           p.v_new.type,
           p.key_type,
           p.v_head_dim,
-          p.v_scale};
+          p.v_scale,
+          t.v_scale,
+          kv_head * p.v.scales.head_stride};
 }
 
-// Loads one present row as float32, in units of the pool. New rows are rounded to the pool's dtype.
-[[gnu::always_inline]] inline void load_key(const TileRows& rows, int i, float* to) {
+// As load_key, for codes of int8. Writes the row's scale to scales[i].
+[[gnu::always_inline]] inline void load_codes(const TileRows& rows, int i, float* to, float* scales) {
+  if ((rows.fresh >> i & 1) == 0) {
+    load_int8_row(to, reinterpret_cast<const int8_t*>(rows.row[i] + rows.pool_offset), rows.dim);
+    scales[i] = rows.token_scales[i][rows.token_scale_offset];
+    return;
+  }
+  load_row(to, rows.row[i] + rows.fresh_offset, 0, rows.dim, rows.fresh_type);
+  scales[i] = quantize_int8_row(to, rows.dim);
+}
+
+// Loads one present row as float32, in units of the pool. New rows are rounded to the pool's dtype. scales[64]: written
+// for codes of int8.
+[[gnu::always_inline]] inline void load_key(const TileRows& rows, int i, float* to, float* scales) {
+  if (rows.key_type == FloatType::kI8) return load_codes(rows, i, to, scales);
   if ((rows.fresh >> i & 1) == 0) return load_pool_row(to, rows.row[i] + rows.pool_offset, rows.dim, rows.pool_type);
   load_row(to, rows.row[i] + rows.fresh_offset, 0, rows.dim, rows.fresh_type);
   if (rows.fresh_type != rows.key_type) round_row(to, rows.dim, rows.key_type, rows.scale);
 }
 
 // Writes to[64, stride] as float32, in units of the pool; absent keys and columns past dim are zero.
-inline void stage(const TileRows& rows, float* to, long stride, ReadAhead& ahead) {
+inline void stage(const TileRows& rows, float* to, long stride, float* scales, ReadAhead& ahead) {
   for (int i = 0; i < kKeyTile; ++i, to += stride) {
     ahead.step();
     const bool present = (rows.present >> i & 1) != 0;
-    if (present) load_key(rows, i, to);
+    if (present) load_key(rows, i, to, scales);
     for (long d = present ? rows.dim : 0; d < stride; ++d) to[d] = 0;
   }
 }
@@ -181,7 +209,8 @@ inline void transpose(const void* const* from, long words, void* to, ReadAhead& 
 
 #ifdef __AVX512BF16__
 // Points row[i] at 64 rows of `stride` bf16 each: the rows themselves where possible, else copies in `staged`.
-inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, float* row_scratch, const void** row) {
+inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, float* row_scratch, float* scales,
+                        const void** row) {
   for (int i = 0; i < kKeyTile; ++i, staged += stride) {
     const bool present = (rows.present >> i & 1) != 0, fresh = (rows.fresh >> i & 1) != 0;
     const FloatType type = fresh ? rows.fresh_type : rows.pool_type;
@@ -192,7 +221,7 @@ inline void gather_bf16(const TileRows& rows, long stride, uint16_t* staged, flo
     row[i] = staged;
     const long dim = present ? rows.dim : 0;
     if (present) {
-      load_key(rows, i, row_scratch);
+      load_key(rows, i, row_scratch, scales);
       store_row(staged, 0, row_scratch, dim, FloatType::kBF16);
     }
     for (long d = dim; d < stride; ++d) staged[d] = 0;

@@ -32,7 +32,8 @@ void run_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return multiply_rows<FloatType::kF32>(p, row, row_end, out, out_end, at);
     case FloatType::kBF16: return multiply_rows<FloatType::kBF16>(p, row, row_end, out, out_end, at);
     case FloatType::kF16: return multiply_rows<FloatType::kF16>(p, row, row_end, out, out_end, at);
-    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
+    case FloatType::kE4M3:
+    case FloatType::kI8: __builtin_unreachable();  // only in KV pools
   }
 }
 
@@ -62,7 +63,8 @@ void run_panel_task(void* context, long task, float* scratch) {
     case FloatType::kF32: return panel_products<FloatType::kF32>(p, row, rows, out, out_end, at);
     case FloatType::kBF16: return panel_products<FloatType::kBF16>(p, row, rows, out, out_end, at);
     case FloatType::kF16: return panel_products<FloatType::kF16>(p, row, rows, out, out_end, at);
-    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
+    case FloatType::kE4M3:
+    case FloatType::kI8: __builtin_unreachable();  // only in KV pools
   }
 }
 

@@ -19,19 +19,6 @@ struct XGroup {
 
 [[gnu::always_inline]] inline long groups_of(const PackedLinearParams& p) { return p.in / kGroup; }
 
-// Rounds to the nearest integer, ties to even.
-[[gnu::always_inline]] inline IntVec round_to_int(Vec v) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<IntVec>(_mm512_maskz_cvtps_epi32(0xffff, reinterpret_cast<__m512>(v)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<IntVec>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
-#else
-  IntVec result;
-  for (int i = 0; i < kLanes; ++i) result[i] = static_cast<int32_t>(__builtin_lrintf(v[i]));
-  return result;
-#endif
-}
-
 constexpr int kGroupVecs = kGroup / kLanes;
 
 // Stores the integers of a group, which fit 8 bits.
@@ -123,7 +110,8 @@ inline void quantize_row(const PackedLinearParams& p, long row, XGroup* to) {
     case FloatType::kF32: return quantize_row_as<FloatType::kF32>(p, row, to);
     case FloatType::kBF16: return quantize_row_as<FloatType::kBF16>(p, row, to);
     case FloatType::kF16: return quantize_row_as<FloatType::kF16>(p, row, to);
-    case FloatType::kE4M3: __builtin_unreachable();  // only in KV pools
+    case FloatType::kE4M3:
+    case FloatType::kI8: __builtin_unreachable();  // only in KV pools
   }
 }
 

@@ -6,9 +6,11 @@
 // keys only, and for requests of few rows on the KV splits.
 //
 // Requests of few rows are split over their keys, and the partial results are merged in order. In default mode their
-// bf16 tiles are not packed, but read in place. bf16 queries use bf16 dot products, with probabilities rounded to bf16,
-// where the variant has them; this holds for bf16 keys and for FP8 keys, whose values bf16 represents exactly. All else
-// is float32. FP8 scales are part of the softmax scale and of the final division.
+// bf16 and int8 tiles are not packed. bf16 queries use bf16 dot products, with probabilities rounded to bf16, where the
+// variant has them; this holds for bf16 keys and for FP8 and int8 keys, whose values bf16 represents exactly. All else,
+// also few rows over int8 in default mode, is float32. FP8 scales are part of the softmax scale and of the final
+// division. Tiles of int8 hold codes: a key's scale multiplies its score, a value's scale the softmax weight of its
+// key.
 //
 // Source: Milakov and Gimelshein 2018 (online softmax); Dao et al. 2022 (FlashAttention), algorithm 1.
 #include "headrace/ops/cpu/paged_attention.h"
@@ -17,6 +19,7 @@
 #include "headrace/ops/cpu/attention_gemm.h"
 #include "headrace/ops/cpu/attention_in_place.h"
 #include "headrace/ops/cpu/attention_in_tiles.h"
+#include "headrace/ops/cpu/attention_int8_in_place.h"
 #include "headrace/ops/cpu/attention_softmax.h"
 #include "headrace/ops/cpu/attention_tile.h"
 #include "headrace/ops/cpu/attention_values.h"
@@ -33,15 +36,17 @@ struct Block {
   long tokens, rows, rows_padded, d, dv;  // d and dv padded
   bool pairs;                             // bf16 dot products
   bool in_tiles;                          // few rows, for AMX tiles: their queries are also stored in pairs
+  bool int8_in_place;                     // few rows over int8 in the pool: float32 without a packed copy
   Reach reach;                            // union over all rows
   Reach* token_reach;                     // [tokens]
   float *q, *out, *largest, *sum;         // [units, rows, d], [units, rows, dv], [units, rows] twice
   float *scores, *probabilities;          // [kScoreRows, 64] each; bf16 in the second
   float *k, *v, *staged, *row;            // packed tiles, rows before packing, one row
+  float *k_scales, *v_scales;             // [64] of an int8 tile, else null
 };
 
-// Processing of a tile of keys: from a packed copy, or in the pool with vectors or with AMX tiles.
-enum class Way { kPacked, kInPlace, kInTiles };
+// Processing of a tile of keys: from a packed copy, or in the pool with vectors, of codes or not, or with AMX tiles.
+enum class Way { kPacked, kInPlace, kInt8InPlace, kInTiles };
 // Permission for a task to use AMX tiles on unpacked keys.
 enum class InTiles { kAllowed, kRefused };
 
@@ -52,12 +57,12 @@ constexpr bool kHasPairs = false;
 #endif
 
 bool uses_pairs(const PagedAttentionParams& p) {
-  const bool keys = p.key_type == FloatType::kBF16 || p.key_type == FloatType::kE4M3;
+  const bool keys = p.key_type == FloatType::kBF16 || p.key_type == FloatType::kE4M3 || p.key_type == FloatType::kI8;
   return kHasPairs && p.q.type == FloatType::kBF16 && keys;
 }
 
 Block block_in(const PagedAttentionParams& p, float* scratch) {
-  Block b = {.p = &p, .d = padded(p.head_dim), .dv = padded(p.v_head_dim), .pairs = uses_pairs(p)};
+  Block b = {.p = &p, .d = padded(p.head_dim), .dv = padded(p.v_head_dim)};
   const long rows = padded(p.max_rows);
   const long wide = b.d > b.dv ? b.d : b.dv;
   b.q = scratch;
@@ -68,7 +73,10 @@ Block block_in(const PagedAttentionParams& p, float* scratch) {
   b.v = b.k + kKeyTile * b.d;
   b.staged = b.v + kKeyTile * b.dv;
   b.row = b.staged + kKeyTile * wide;
-  b.largest = b.row + wide;
+  const bool int8 = p.key_type == FloatType::kI8;
+  b.k_scales = int8 ? b.row + wide : nullptr;
+  b.v_scales = int8 ? b.k_scales + kKeyTile : nullptr;
+  b.largest = b.row + wide + 2 * kKeyTile;
   b.sum = b.largest + p.max_units * rows;
   b.token_reach = reinterpret_cast<Reach*>(b.sum + p.max_units * rows);
   return b;
@@ -132,8 +140,11 @@ void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   b.tokens = task.t1 - task.t0;
   b.rows = b.tokens * b.p->heads_per_unit;
   b.rows_padded = (b.rows + 15) / 16 * 16;  // multiple of an AMX tile's rows
-  const bool of_pool = b.p->k.type == FloatType::kBF16 && b.p->v.type == FloatType::kBF16 && b.p->head_dim == b.d &&
-                       b.p->v_head_dim == b.dv;  // rows in the pool
+  const bool whole_rows = b.p->head_dim == b.d && b.p->v_head_dim == b.dv;
+  b.int8_in_place = b.p->k.type == FloatType::kI8 && whole_rows && b.p->any_order && b.rows <= kMaxRowsInPlace;
+  b.pairs = uses_pairs(*b.p) && !b.int8_in_place;
+  const bool of_pool =
+      b.p->k.type == FloatType::kBF16 && b.p->v.type == FloatType::kBF16 && whole_rows;  // rows in the pool
   b.in_tiles =
       kReadsInTiles && tiles == InTiles::kAllowed && b.p->any_order && b.pairs && of_pool && b.rows <= kMaxRowsInTiles;
   find_reach(b);
@@ -149,23 +160,31 @@ void begin(Block& b, const AttentionTask& task, InTiles tiles) {
   }
 }
 
-void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
+void pack_rows(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
   const TileRows k = k_rows(*b.p, keys, kv_head), v = v_rows(*b.p, keys, kv_head);
   const void* row[kKeyTile];
 #ifdef __AVX512BF16__
   if (b.pairs) {
     auto* const staged = reinterpret_cast<uint16_t*>(b.staged);
-    gather_bf16(k, b.d, staged, b.row, row);
+    gather_bf16(k, b.d, staged, b.row, b.k_scales, row);
     transpose(row, b.d / 2, b.k, ahead);
-    gather_bf16(v, b.dv, staged, b.row, row);
+    gather_bf16(v, b.dv, staged, b.row, b.v_scales, row);
     pair_keys(row, b.dv, reinterpret_cast<uint32_t*>(b.v), ahead);
     return;
   }
 #endif
-  stage(k, b.staged, b.d, ahead);
+  stage(k, b.staged, b.d, b.k_scales, ahead);
   for (long i = 0; i < kKeyTile; ++i) row[i] = b.staged + i * b.d;
   transpose(row, b.d, b.k, ahead);
-  stage(v, b.v, b.dv, ahead);
+  stage(v, b.v, b.dv, b.v_scales, ahead);
+}
+
+// Packs a tile. Its scales become factors of scores and probabilities, 0 for absent keys.
+void pack(const Block& b, const TileKeys& keys, long kv_head, ReadAhead& ahead) {
+  if (b.k_scales == nullptr) return pack_rows(b, keys, kv_head, ahead);
+  for (long i = 0; i < 2 * kKeyTile; ++i) b.k_scales[i] = 0;
+  pack_rows(b, keys, kv_head, ahead);
+  for (long i = 0; i < kKeyTile; ++i) b.k_scales[i] *= b.p->scale;
 }
 
 // Rows [first, first + count) of a unit at a tile, and the keys of the tile that each row sees.
@@ -216,7 +235,8 @@ void add_values(const Block& b, const Strip& s, ReadAhead& ahead) {
 }
 
 void soften(const Block& b, const Strip& s) {
-  const SoftmaxRule rule = {.scale = b.p->scale, .logit_cap = b.p->logit_cap};
+  const SoftmaxRule rule = {
+      .scale = b.p->scale, .logit_cap = b.p->logit_cap, .key_scales = b.k_scales, .value_scales = b.v_scales};
   for (long r = 0; r < s.count; ++r) {
     const long at = s.local * b.rows_padded + s.first + r;
     float rescale = 1;
@@ -286,11 +306,11 @@ ReadAhead ahead_of(const PagedAttentionParams& p, const TileKeys& keys, long kv_
           .num_rows = kKeyTile};
 }
 
-// Returns true if all rows see the whole tile, and its keys are bf16 in the pool without padding.
-bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile) {
+// Returns true if all rows see the whole tile, and its keys are of this type in the pool without padding.
+bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile, FloatType type) {
   const PagedAttentionParams& p = *b.p;
   if (keys.present != ~uint64_t{0} || keys.fresh != 0) return false;
-  if (p.k.type != FloatType::kBF16 || p.v.type != FloatType::kBF16) return false;
+  if (p.k.type != type || p.v.type != type) return false;
   if (p.head_dim != b.d || p.v_head_dim != b.dv) return false;
   for (long t = 0; t < b.tokens; ++t) {
     if (visible_bits(b.token_reach[t], tile) != ~uint64_t{0}) return false;
@@ -299,8 +319,9 @@ bool lies_whole_in_pool(const Block& b, const TileKeys& keys, long tile) {
 }
 
 Way way_of(const Block& b, const TileKeys& keys, long tile) {
+  if (b.int8_in_place) return lies_whole_in_pool(b, keys, tile, FloatType::kI8) ? Way::kInt8InPlace : Way::kPacked;
   const bool in_place = b.p->any_order && b.pairs == kHasPairs && b.rows <= kMaxRowsInPlace;
-  if (!(in_place || b.in_tiles) || !lies_whole_in_pool(b, keys, tile)) return Way::kPacked;
+  if (!(in_place || b.in_tiles) || !lies_whole_in_pool(b, keys, tile, FloatType::kBF16)) return Way::kPacked;
   if (b.in_tiles && lies_in_steps(keys.k) && lies_in_steps(keys.v)) return Way::kInTiles;
   return in_place ? Way::kInPlace : Way::kPacked;
 }
@@ -323,6 +344,17 @@ RowsInPlace rows_in_place(const Block& b, long local) {
           .dv = b.dv};
 }
 
+// Scales of a tile in the pool as factors of scores and probabilities.
+SoftmaxRule int8_rule(const Block& b, const TileKeys& keys, long kv_head) {
+  const PagedAttentionParams& p = *b.p;
+  const TileRows k = k_rows(p, keys, kv_head), v = v_rows(p, keys, kv_head);
+  for (long i = 0; i < kKeyTile; ++i) {
+    b.k_scales[i] = k.token_scales[i][k.token_scale_offset] * p.scale;
+    b.v_scales[i] = v.token_scales[i][v.token_scale_offset];
+  }
+  return {.scale = p.scale, .logit_cap = p.logit_cap, .key_scales = b.k_scales, .value_scales = b.v_scales};
+}
+
 // Processes all units at an unpacked tile. `next_keys` is the following tile, or null.
 void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKeys* next_keys) {
   const AttentionTask& task = *b.task;
@@ -338,7 +370,10 @@ void attend_in_place(const Block& b, Way way, const TileKeys& keys, const TileKe
     const TileInPlace* const ahead = from != nullptr ? &next : nullptr;
     const RowsInPlace rows = rows_in_place(b, local);
     const TileInPlace tile = tile_in_place(p, keys, kv_head);
-    if (way == Way::kInTiles) {
+    if (way == Way::kInt8InPlace) {
+      const float* const q = b.q + local * b.rows_padded * b.d;
+      attend_int8_in_place(rows, q, tile, int8_rule(b, keys, kv_head), ahead);
+    } else if (way == Way::kInTiles) {
       attend_in_tiles(rows, tile, rule, paired_queries(b, local), ahead, unit % per_head, per_head);
     } else {
       attend_in_place(rows, tile, rule, ahead);

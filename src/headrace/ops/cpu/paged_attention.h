@@ -3,6 +3,7 @@
 #include "headrace/batch/key_span.h"
 #include "headrace/ops/cpu/float_type.h"
 #include "headrace/ops/cpu/isa.h"
+#include "headrace/ops/cpu/token_scales.h"
 
 namespace headrace::cpu {
 
@@ -27,6 +28,7 @@ struct AttentionPages {
   const void* data = nullptr;
   long page_stride = 0, head_stride = 0, slot_stride = 0;
   FloatType type = FloatType::kF32;
+  TokenScales scales = {};
 };
 
 // A unit is the set of query heads served by one read of a K and V tile: all heads of a KV head, or one query head. A

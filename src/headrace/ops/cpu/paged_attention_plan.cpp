@@ -28,14 +28,15 @@ AttentionRows attention_rows_of(const char* name, const TensorView& tensor) {
           .type = float_type(tensor)};
 }
 
-AttentionPages pages_of(const char* name, const TensorView& tensor) {
+AttentionPages pages_of(const char* name, const TensorView& tensor, const TensorView& token_scales) {
   if (!tensor) return {};
   require_dense_rows(name, tensor);
   return {.data = tensor.data(),
           .page_stride = tensor.stride(0),
           .head_stride = tensor.stride(1),
           .slot_stride = tensor.stride(2),
-          .type = pool_type(tensor)};
+          .type = pool_type(tensor),
+          .scales = token_scales_of(token_scales)};
 }
 
 PagedAttentionParams params_of(const PagedAttentionArgs& a, const OpContext& context) {
@@ -43,8 +44,8 @@ PagedAttentionParams params_of(const PagedAttentionArgs& a, const OpContext& con
                             .k_new = attention_rows_of("k", a.k_new),
                             .v_new = attention_rows_of("v", a.v_new),
                             .out = attention_rows_of("out", a.out),
-                            .k = pages_of("pool k", a.kv.k),
-                            .v = pages_of("pool v", a.kv.v)};
+                            .k = pages_of("pool k", a.kv.k, a.kv.k_token_scales),
+                            .v = pages_of("pool v", a.kv.v, a.kv.v_token_scales)};
   const long group = a.q.dim(1) / a.num_kv_heads();
   p.heads_per_unit = a.grouping == HeadGrouping::kGrouped ? group : 1;
   p.units_per_kv_head = group / p.heads_per_unit;
@@ -169,8 +170,8 @@ void PagedAttentionPlan::finish() {
   p.partials = partials_.get();
   const long rows = padded(p.max_rows), d = padded(p.head_dim), dv = padded(p.v_head_dim);
   const long per_unit = rows * (d + dv + 2);
-  // Scores and their bf16 copy, K and V packed, K and V staged, a row of zeros, a row.
-  const long per_tile = kScoreRows * kKeyTile * 2 + 2 * kKeyTile * (d + dv) + 2 * (d + dv);
+  // Scores and their bf16 copy, K and V packed, K and V staged, a row of zeros, a row, scales of K and V.
+  const long per_tile = kScoreRows * kKeyTile * 2 + 2 * kKeyTile * (d + dv) + 2 * (d + dv) + 2 * kKeyTile;
   const long reach = rows * static_cast<long>(12);  // a Reach per token
   p.scratch_floats = p.max_units * per_unit + per_tile + reach;
 }

@@ -30,6 +30,19 @@ typedef uint16_t HalfVecInMemory __attribute__((vector_size(kLanes * 2), aligned
 [[gnu::always_inline]] inline Vec load(const float* from) { return *reinterpret_cast<const VecInMemory*>(from); }
 [[gnu::always_inline]] inline void store(float* to, Vec value) { *reinterpret_cast<VecInMemory*>(to) = value; }
 
+// Rounds to the nearest integer, ties to even.
+[[gnu::always_inline]] inline IntVec round_to_int(Vec v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<IntVec>(_mm512_maskz_cvtps_epi32(0xffff, reinterpret_cast<__m512>(v)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<IntVec>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(v)));
+#else
+  IntVec result;
+  for (int i = 0; i < kLanes; ++i) result[i] = static_cast<int32_t>(__builtin_lrintf(v[i]));
+  return result;
+#endif
+}
+
 [[gnu::always_inline]] inline float sum4(float a, float b, float c, float d) { return (a + c) + (b + d); }
 
 // Returns the sum of all lanes, added as a tree.

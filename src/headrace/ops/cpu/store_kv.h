@@ -2,6 +2,7 @@
 #pragma once
 #include "headrace/ops/cpu/float_type.h"
 #include "headrace/ops/cpu/isa.h"
+#include "headrace/ops/cpu/token_scales.h"
 #include "headrace/ops/store_kv.h"
 
 namespace headrace::cpu {
@@ -14,6 +15,7 @@ struct StoreRows {
   long page_stride = 0, head_stride = 0, slot_stride = 0;
   long dim = 0;
   float scale = 1;  // of an FP8 pool
+  TokenScales token_scales = {};
 };
 
 struct StoreKVParams {

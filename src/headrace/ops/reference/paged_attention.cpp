@@ -1,9 +1,10 @@
 // Reference of paged_attention: one query row at a time, sums in double, no tiling. Keep it simple, not fast.
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
-#include "headrace/ops/reference/element.h"
+#include "headrace/ops/reference/int8_row.h"
 #include "headrace/ops/reference/reference_ops.h"
 
 namespace headrace::reference {
@@ -35,10 +36,37 @@ std::vector<Key> visible_keys(const PagedAttentionArgs& a, const KeySpan& span, 
   return keys;
 }
 
-double element_of(const TensorView& pool, float scale, const TensorView& fresh, DType dtype, const Key& key,
-                  int64_t head, int64_t d) {
-  if (key.page >= 0) return scale * get(pool, key.page, head, key.offset, d);
-  return scale * rounded_to(dtype, get(fresh, key.token, head, d) / scale);
+// K or V: of the pool, and new rows.
+struct Side {
+  const TensorView &pool, &fresh;
+  double scale;
+  const TensorView& token_scales;
+  DType dtype;
+};
+
+Side keys_of(const PagedAttentionArgs& a) {
+  return {a.kv.k, a.k_new, a.kv.k_scale, a.kv.k_token_scales, a.key_dtype()};
+}
+Side values_of(const PagedAttentionArgs& a) {
+  return {a.kv.v, a.v_new, a.kv.v_scale, a.kv.v_token_scales, a.key_dtype()};
+}
+
+// Returns one head's row of a key or value, as stored in the pool and read back.
+std::vector<double> stored_row(const Side& side, const Key& key, int64_t head) {
+  const bool in_pool = key.page >= 0, int8 = side.dtype == DType::kI8;
+  std::vector<double> row(static_cast<size_t>(in_pool ? side.pool.dim(3) : side.fresh.dim(2)));
+  std::optional<Int8Row> fresh;
+  if (int8 && !in_pool) fresh.emplace(side.fresh, key.token, head);
+  const double scale = !int8     ? side.scale
+                       : in_pool ? get(side.token_scales, key.page, head, key.offset)
+                                 : static_cast<double>(fresh->scale);
+  for (int64_t d = 0; d < std::ssize(row); ++d) {
+    double& x = row[static_cast<size_t>(d)];
+    x = in_pool ? get(side.pool, key.page, head, key.offset, d) : get(side.fresh, key.token, head, d);
+    if (!in_pool) x = int8 ? fresh->code(x) : rounded_to(side.dtype, x / scale);
+    x *= scale;
+  }
+  return row;
 }
 
 // Computes one output row and returns its log-sum-exp.
@@ -48,21 +76,21 @@ double attend(const PagedAttentionArgs& a, const std::vector<Key>& keys, int64_t
   double largest = -std::numeric_limits<double>::infinity(), sum = 0;
   for (const Key& key : keys) {
     double score = 0;
-    for (int64_t d = 0; d < a.q.dim(2); ++d) {
-      score += get(a.q, token, head, d) * element_of(a.kv.k, a.kv.k_scale, a.k_new, a.key_dtype(), key, kv_head, d);
-    }
+    const std::vector<double> row = stored_row(keys_of(a), key, kv_head);
+    for (int64_t d = 0; d < a.q.dim(2); ++d) score += get(a.q, token, head, d) * row[static_cast<size_t>(d)];
     score *= static_cast<double>(a.scale);
     if (a.logit_cap > 0) score = static_cast<double>(a.logit_cap) * std::tanh(score / static_cast<double>(a.logit_cap));
     scores.push_back(score);
     largest = std::max(largest, score);
   }
   for (double& score : scores) sum += (score = std::exp(score - largest));
+  std::vector<double> totals(static_cast<size_t>(a.out.dim(2)));
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const std::vector<double> row = stored_row(values_of(a), keys[j], kv_head);
+    for (size_t d = 0; d < totals.size(); ++d) totals[d] += scores[j] * row[d];
+  }
   for (int64_t d = 0; d < a.out.dim(2); ++d) {
-    double total = 0;
-    for (size_t j = 0; j < keys.size(); ++j) {
-      total += scores[j] * element_of(a.kv.v, a.kv.v_scale, a.v_new, a.key_dtype(), keys[j], kv_head, d);
-    }
-    set(a.out, keys.empty() ? 0 : total / sum, token, head, d);
+    set(a.out, keys.empty() ? 0 : totals[static_cast<size_t>(d)] / sum, token, head, d);
   }
   return keys.empty() ? -std::numeric_limits<double>::infinity() : largest + std::log(sum);
 }

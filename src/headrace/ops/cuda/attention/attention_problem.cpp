@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "headrace/core/dtype.h"
+#include "headrace/ops/checks.h"
 
 namespace headrace::cuda {
 namespace {
@@ -26,6 +27,7 @@ PagedSide new_side(const TensorView& x) {
 }  // namespace
 
 AttentionParams params_of(const PagedAttentionArgs& a) {
+  refuse_int8_pool("paged_attention", a.kv);
   return {.q = a.q.data(),
           .out = a.out.data(),
           .q_type = a.q.dtype(),

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "headrace/batch/attn_metadata.h"
+#include "headrace/ops/checks.h"
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/arch/vec8.cuh"
 #include "headrace/ops/cuda/attention/common/fp8.cuh"
@@ -80,6 +81,7 @@ __global__ void __launch_bounds__(kThreads) store_token(const __grid_constant__ 
 
 void store_kv(const StoreKVArgs& a, const OpContext& context) {
   check(a);
+  refuse_int8_pool("store_kv", a.kv);
   if (a.k.numel() == 0) return;
   const Stream& stream = stream_of(context);
   const Params p{.k = Rows(a.k),
