@@ -523,7 +523,7 @@ TEST(LLM, WhatTheConfigRefusesIsRefusedBeforeWeightsAreRead) {
   for (const char* file : {"config.json", "tokenizer.json"}) {
     std::filesystem::copy_file(kRoot / "demo_models" / "puzzle-diffusion" / file, folder / file);
   }
-  const auto refusal = [&folder](LLMOptions o) {
+  const auto refusal = [&folder](const LLMOptions& o) {
     return testing_support::refusal_of([&] { const LLM llm(folder.path(), o); }).sentence;
   };
   LLMOptions block = options(1), strategy = options(1);

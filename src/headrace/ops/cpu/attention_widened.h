@@ -18,7 +18,7 @@ constexpr long kLine = 32;  // elements of a cache line; d and dv are multiples
 // may be null.
 template <int kRows>
 void score_widened(const RowsInPlace& rows, const TileInPlace& tile, float* scores, const TileInPlace* next) {
-  constexpr int kKeys = kLanes / (kRows == 3 ? 4 : kRows);
+  constexpr int kKeys = kLanes / (kRows + (kRows == 3 ? 1 : 0));
   for (int key = 0; key < kKeyTile; key += kKeys) {
     Vec sum[kLanes] = {};
     for (long line = 0; line < rows.d; line += kLine) {
@@ -64,7 +64,7 @@ void add_values_widened(const RowsInPlace& rows, const TileInPlace& tile, long c
 
 template <int kRows>
 void attend_rows(const RowsInPlace& rows, const TileInPlace& tile, SoftmaxRule rule, const TileInPlace* next) {
-  constexpr int kLineVecs = kLine / kLanes, kRowVecs = 8 / (kRows == 3 ? 4 : kRows);  // eight sums
+  constexpr int kLineVecs = kLine / kLanes, kRowVecs = 8 / (kRows + (kRows == 3 ? 1 : 0));  // eight sums
   constexpr int kVecs = kLineVecs < kRowVecs ? kLineVecs : kRowVecs;
   alignas(64) float scores[kRows * kKeyTile], probabilities[kRows * kKeyTile];
   float rescale[kRows];
