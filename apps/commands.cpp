@@ -140,7 +140,7 @@ std::vector<std::string> quoted_formats(const ModelInfo& model) {
   return names;
 }
 
-// Of GEMMs with quantised weights; else those of the model.
+// The activations of GEMMs with quantised weights; those of the model where it has none.
 std::string_view activations_of(const ModelInfo& model, const OpContext& context) {
   const bool int8 = !model.packed_formats.empty() && context.activations == Activations::kInt8;
   return int8 ? "int8" : name_of(model.dtype);

@@ -11,7 +11,7 @@ enum class Determinism : uint8_t {
             // request was split
 };
 
-// What GEMMs with quantised weights on a CPU make of x.
+// Form of x in a CPU's GEMMs with quantised weights.
 enum class Activations : uint8_t {
   kInt8,   // rounds it to int8 in groups of 32 columns; a row's bits do not depend on the rest of the batch
   kFloat,  // reads it as it is, and dequantises the weights: exact, and several times slower

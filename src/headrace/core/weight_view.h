@@ -25,14 +25,14 @@ class WeightView {
 
   explicit operator bool() const { return packed_ || floats_; }
   const PackedMatrix* packed() const { return packed_ ? &*packed_ : nullptr; }  // null: floats
-  // What layers add to products with packed weights; null: nothing. Ops do not read it. Not owned.
+  // The change that layers add to products with packed weights; null: none. Ops do not read it. Not owned.
   const LowRankChange* change() const { return change_; }
   void set_change(const LowRankChange* change) { change_ = change; }
   // Error kUnsupported: the weights are packed.
   const TensorView& floats() const;
   operator const TensorView&() const { return floats(); }  // NOLINT(google-explicit-constructor)
 
-  // Of both kinds.
+  // Sizes of either kind.
   int rank() const { return packed_ ? 2 : floats_.rank(); }
   int64_t dim(int i) const;
   Shape shape() const { return packed_ ? Shape{packed_->out, packed_->in} : floats_.shape(); }
@@ -42,7 +42,7 @@ class WeightView {
   // kInvalidArgument otherwise.
   WeightView slice(int64_t begin, int64_t end) const;
 
-  // Of floats. Errors as floats().
+  // Properties of floats alone. Errors as floats().
   void* data() const { return floats().data(); }
   DType dtype() const { return floats().dtype(); }
   int64_t stride(int i) const { return floats().stride(i); }

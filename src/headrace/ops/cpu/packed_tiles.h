@@ -13,7 +13,7 @@ constexpr long kBytesAhead = 2048;
   for (int at = 0; at < bytes; at += 64) read_ahead(reinterpret_cast<const char*>(from) + ahead + at);
 }
 
-// Where the codes of blocks are: in the weights, read from memory once, or unpacked in a panel.
+// Place of the codes of blocks: the weights, read from memory once, or a panel, unpacked.
 enum class Source { kMemory, kPanel };
 
 template <BlockFormat kFormat, Source kSource, int kRows>
