@@ -1,5 +1,5 @@
-"""A checkpoint of random weights for a Qwen3.5 shape without experts, as files that a start reads: safetensors in the
-types of the released ones, and a tokenizer.json of the shape's vocabulary, grown from the demo's.
+"""A checkpoint of random weights for a Qwen3 or Qwen3.5 shape without experts, as files that a start reads: safetensors
+in the types of the released ones, and a tokenizer.json of the shape's vocabulary, grown from the demo's.
 
 Usage: random_checkpoint.py SHAPE DIRECTORY (SHAPE has a config.json, DIRECTORY is made)
 """
@@ -19,7 +19,8 @@ BLOCK = 1 << 24  # bytes that all tensors are made of
 def attention(c):
     hidden, dim, heads, kv_heads = (c[key] for key in
                                     ("hidden_size", "head_dim", "num_attention_heads", "num_key_value_heads"))
-    yield "self_attn.q_proj.weight", (2 * heads * dim, hidden)  # each head's query, and its gate
+    per_head = 2 * dim if "layer_types" in c else dim  # Qwen3.5 has a gate beside each head's query
+    yield "self_attn.q_proj.weight", (heads * per_head, hidden)
     for name in "k_proj", "v_proj":
         yield f"self_attn.{name}.weight", (kv_heads * dim, hidden)
     yield "self_attn.o_proj.weight", (hidden, heads * dim)
@@ -53,7 +54,7 @@ def layer(c, kind):
 def tensors(c):
     """(name, shape) of every tensor in the file; the head is tied to the embedding."""
     yield "model.embed_tokens.weight", (c["vocab_size"], c["hidden_size"])
-    for i, kind in enumerate(c["layer_types"]):
+    for i, kind in enumerate(c.get("layer_types", ["full_attention"] * c["num_hidden_layers"])):
         yield from ((f"model.layers.{i}.{name}", shape) for name, shape in layer(c, kind))
     yield "model.norm.weight", (c["hidden_size"],)
 

@@ -1,4 +1,4 @@
-// bfloat16 GEMM on AMX tiles. For kernel sources of the amx variant only.
+// AMX tiles, and a bfloat16 GEMM on them. For kernel sources of the amx variant only.
 //
 // Uses inline assembly: GCC 12's intrinsics declare too small an operand for the tile configuration and no memory
 // clobber for a load, and drop stores.
@@ -8,14 +8,15 @@
 namespace headrace::cpu {
 namespace {
 
-// Configures eight tiles of 16 rows of 64 bytes for this thread, until release_tiles().
-inline void configure_tiles() {
-  struct alignas(64) Config {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  };
-  const Config config;
+// Shapes of the eight tiles.
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Configures the tiles of this thread, until release_tiles().
+inline void configure_tiles(const TileShapes& config = {}) {
   asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
 }
 
@@ -37,6 +38,15 @@ template <int kTile>
 template <int kC, int kA, int kB>
 [[gnu::always_inline]] inline void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+}
+// kC += kA kB in int8, summed in int32; kA is signed, and kB where kIsSigned.
+template <int kC, int kA, int kB, bool kIsSigned>
+[[gnu::always_inline]] inline void multiply_byte_tiles() {
+  if constexpr (kIsSigned) {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  } else {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kC), "i"(kA), "i"(kB));
+  }
 }
 
 // c [rows, columns] = (or +=) a [rows, depth] b [depth, columns]. M = rows, N = columns, K = depth, all multiples of

@@ -16,11 +16,11 @@ bool tile_state_granted() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-bool cpu_has_amx_bf16() {
+bool cpu_has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
-  return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25, kAll = kAmxBf16 | kAmxTile | kAmxInt8;
+  return (d & kAll) == kAll;
 }
 
 // Clang 14 does not know the names of two features, so they are read from CPUID.
@@ -48,7 +48,7 @@ bool has_avx512() {
 bool has_avx512_bf16() { return has_avx512() && cpu_has_avx512_bf16() && __builtin_cpu_supports("avx512vnni"); }
 
 bool has_amx() {
-  static const bool granted = has_avx512_bf16() && cpu_has_amx_bf16() && tile_state_granted();
+  static const bool granted = has_avx512_bf16() && cpu_has_amx() && tile_state_granted();
   return granted;
 }
 #else
