@@ -80,20 +80,41 @@ void pack_small_quad(const Quad& quad, unsigned char* to, int row) {
   }
 }
 
-// The scale and the minimum of 6 bits of a group of 32, from 12 bytes.
-void put_steps(const unsigned char* bytes, int group, unsigned char* to) {
-  const int scale = group < 4 ? bytes[group] & 63 : (bytes[group + 4] & 15) | ((bytes[group - 4] >> 6) << 4);
-  const int least = group < 4 ? bytes[group + 4] & 63 : (bytes[group + 4] >> 4) | ((bytes[group] >> 6) << 4);
-  to[0] = static_cast<unsigned char>(scale);
-  to[kRows] = static_cast<unsigned char>(least);
+// Stores byte i of each row's word at `to` + i * `stride`.
+void put_bytes(unsigned char* to, size_t stride, Words words) {
+  using Bytes [[gnu::vector_size(4 * kQuad)]] = unsigned char;
+  const auto rows = reinterpret_cast<Bytes>(words);
+  const auto bytes = reinterpret_cast<Words>(
+      __builtin_shufflevector(rows, rows, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  for (size_t i = 0; i < 4; ++i) {
+    const uint32_t word = bytes[i];
+    std::memcpy(to + i * stride, &word, sizeof word);
+  }
 }
 
-// Nibbles of 32 columns: one of each byte from `at` on, moved down by `shift`.
-void put_nibble_words(const Quad& quad, int at, int shift, unsigned char* codes) {
-  const std::array<Words, 4> first = quad.words(at), last = quad.words(at + kColumns / 2);
-  for (size_t i = 0; i < 4; ++i)
-    put_words(codes + i * kWordStride, ((first[i] >> shift) & kNibbles) | ((last[i] >> shift) & kNibbles) << 4);
+// The scales and the minima of 6 bits of eight groups, from 12 bytes. `to`: the place of the first scale of the quad.
+void put_steps(const Quad& quad, unsigned char* to) {
+  constexpr uint32_t kSixBits = 0x3f3f3f3f;
+  constexpr size_t kGroupStride = 2 * kRows;  // scales of the rows, and minima
+  const Words scales = quad.word(4), minima = quad.word(8), both = quad.word(12);
+  put_bytes(to, kGroupStride, scales & kSixBits);
+  put_bytes(to + kRows, kGroupStride, minima & kSixBits);
+  to += 4 * kGroupStride;
+  put_bytes(to, kGroupStride, (both & kNibbles) | ((scales >> 6) & kPairs) << 4);
+  put_bytes(to + kRows, kGroupStride, ((both >> 4) & kNibbles) | ((minima >> 6) & kPairs) << 4);
 }
+
+// The bytes that hold the nibbles of two groups.
+struct NibbleBytes {
+  std::array<Words, 4> first, last;
+
+  NibbleBytes(const Quad& quad, int at) : first(quad.words(at)), last(quad.words(at + kColumns / 2)) {}
+  // Puts one nibble of each byte, moved down by `shift`.
+  void put(int shift, unsigned char* codes) const {
+    for (size_t i = 0; i < 4; ++i)
+      put_words(codes + i * kWordStride, ((first[i] >> shift) & kNibbles) | ((last[i] >> shift) & kNibbles) << 4);
+  }
+};
 
 // Gathers some bits of each byte (kMask, moved down by `shift`) of four words: those of word i from bit kMove i on.
 template <uint32_t kMask, int kMove>
@@ -111,28 +132,35 @@ void pack_quad_of_groups(const Quad& quad, unsigned char* to, int row) {
   quad.copy(2, 2, to + kLayout.minima + 2 * row);
   std::array<Words, 4> first{}, last{};
   if constexpr (kLayout.high != 0) first = quad.words(16), last = quad.words(32);
-  for (int group = 0; group < 8; ++group) {
-    for (int r = 0; r < kQuad; ++r)
-      put_steps(quad.rows[static_cast<size_t>(r)] + 4, group, to + kLayout.steps + 2 * kRows * group + row + r);
-    unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    put_nibble_words(quad, kLow + kColumns * (group / 2), 4 * (group % 2), codes);
-    if constexpr (kLayout.high != 0)
-      put_words(codes + kLayout.high, high_bits<kBits, 1>(first, group) | high_bits<kBits, 1>(last, group) << 4);
+  put_steps(quad, to + kLayout.steps + row);
+  for (int group = 0; group < 8; group += 2) {
+    const NibbleBytes nibbles(quad, kLow + kColumns * (group / 2));
+    for (int i = 0; i < 2; ++i) {
+      unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * (group + i) + 4 * row;
+      nibbles.put(4 * i, codes);
+      if constexpr (kLayout.high != 0)
+        put_words(codes + kLayout.high, high_bits<kBits, 1>(first, group + i) | high_bits<kBits, 1>(last, group + i)
+                                                                                    << 4);
+    }
   }
 }
 
 void pack_quad_of_q6_k(const Quad& quad, unsigned char* to, int row) {
   constexpr PackedLayout kLayout = packed_layout(BlockFormat::kQ6_K);
   quad.copy(208, 2, to + 2 * row);
-  for (int group = 0; group < 8; ++group) {
-    const int half = group / 4, quarter = group % 4;
-    quad.copy(192 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + row);
-    quad.copy(193 + 2 * group, 1, to + kLayout.steps + 2 * kRows * group + kRows + row);
-    unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * group + 4 * row;
-    put_nibble_words(quad, 64 * half + 32 * (quarter % 2), 4 * (quarter / 2), codes);
-    for (int plane = 0; plane < 2; ++plane) {
-      put_words(codes + kLayout.high + static_cast<size_t>(plane) * kWordStride,
-                high_bits<kPairs, 2>(quad.words(128 + 32 * half + 16 * plane), 2 * quarter));
+  const std::array<Words, 4> steps = quad.words(192);  // two scales of each group
+  for (size_t i = 0; i < 4; ++i) put_bytes(to + kLayout.steps + row + 4 * i * kRows, kRows, steps[i]);
+  for (int half = 0; half < 2; ++half) {
+    const std::array<Words, 4> first = quad.words(128 + 32 * half), last = quad.words(144 + 32 * half);
+    for (int part = 0; part < 2; ++part) {
+      const NibbleBytes nibbles(quad, 64 * half + 32 * part);
+      for (int i = 0; i < 2; ++i) {
+        const int quarter = part + 2 * i;
+        unsigned char* const codes = to + kLayout.codes + kLayout.group_bytes * (4 * half + quarter) + 4 * row;
+        nibbles.put(4 * i, codes);
+        put_words(codes + kLayout.high, high_bits<kPairs, 2>(first, 2 * quarter));
+        put_words(codes + kLayout.high + kWordStride, high_bits<kPairs, 2>(last, 2 * quarter));
+      }
     }
   }
 }

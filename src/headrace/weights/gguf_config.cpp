@@ -2,10 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstring>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +11,8 @@
 #include "headrace/core/printable.h"
 #include "headrace/weights/gguf_generation.h"
 #include "headrace/weights/gguf_keys.h"
+#include "headrace/weights/gguf_parts.h"
+#include "headrace/weights/gguf_rotary.h"
 #include "headrace/weights/json_members.h"
 
 namespace headrace {
@@ -142,43 +140,6 @@ void refuse_unread_keys(const GgufKeys& keys, const Family& family) {
   }
 }
 
-// All parts of a file.
-class GgufParts {
- public:
-  explicit GgufParts(const std::vector<GgufFile>& files) : files_(files) {}
-
-  const GgufHeader& header() const { return files_.front().header(); }
-  bool has(std::string_view tensor) const { return file_of(tensor) != nullptr; }
-  const GgufTensor& tensor(std::string_view name) const {
-    const GgufFile* const file = file_of(name);
-    HR_REQUIRE(file != nullptr, ErrorCode::kModelFile, header().file(), ": has no tensor '", name, "'");
-    return *file->header().find_tensor(name);
-  }
-  std::vector<float> floats(std::string_view name) const {
-    const GgufTensor& found = tensor(name);
-    HR_REQUIRE(found.type->dtype == DType::kF32 && found.dims.size() == 1, ErrorCode::kModelFile, header().file(),
-               ": tensor '", name, "': expected a row of F32");
-    std::vector<float> values(found.dims.front());
-    std::memcpy(values.data(), file_of(name)->data(found).data(), found.bytes);
-    return values;
-  }
-  bool is_quantised() const {
-    return std::ranges::any_of(files_, [](const GgufFile& file) {
-      return std::ranges::any_of(file.header().tensors(),
-                                 [](const GgufTensor& tensor) { return tensor.type->block_elements > 1; });
-    });
-  }
-
- private:
-  const GgufFile* file_of(std::string_view tensor) const {
-    const auto found = std::ranges::find_if(
-        files_, [tensor](const GgufFile& file) { return file.header().find_tensor(tensor) != nullptr; });
-    return found == files_.end() ? nullptr : &*found;
-  }
-
-  const std::vector<GgufFile>& files_;
-};
-
 // A model's sizes, and the object that states them.
 struct Config {
   const GgufParts& parts;
@@ -266,76 +227,6 @@ void read_biases(Config& c) {
   if (has("ffn_up")) c.json.add_flag("mlp_bias", true);
 }
 
-// The share of a head that rotates, such that `dims` is its whole part.
-double rotary_share(int64_t dims, int64_t head_dim) {
-  const double share = static_cast<double>(dims) / static_cast<double>(head_dim);
-  return static_cast<int64_t>(static_cast<double>(head_dim) * share) == dims ? share : std::nextafter(share, 1.0);
-}
-
-void read_rotated_share(Config& c, JsonMembers& rope) {
-  const bool is_hybrid = c.family.mixer == Mixer::kHybrid;
-  const auto stated = c.keys.integer("rope.dimension_count", 2, c.head_dim);
-  c.keys.require(stated || !is_hybrid, "rope.dimension_count", "is missing");
-  const int64_t dims = stated.value_or(c.head_dim);
-  c.keys.require(dims % 2 == 0 && (is_hybrid || dims == c.head_dim), "rope.dimension_count", "is ", dims, ", expected ",
-                 is_hybrid ? "an even number" : str("whole heads of ", c.head_dim));
-  if (is_hybrid) rope.add_number("partial_rotary_factor", rotary_share(dims, c.head_dim));
-}
-
-// Sections of time, height and width, and one more that is 0.
-void read_sections(Config& c, JsonMembers& rope) {
-  const auto* const sections = c.keys.header().integers(c.keys.key("rope.dimension_sections"));
-  if (sections == nullptr || c.family.mixer != Mixer::kHybrid) return;
-  c.keys.require(sections->size() == 4 && sections->back() == 0, "rope.dimension_sections",
-                 "expected four numbers, the last one 0");
-  rope.add_array("mrope_section", std::span(*sections).first(3), [](int64_t pairs) { return str(pairs); });
-  rope.add_flag("mrope_interleaved", true);
-}
-
-void read_yarn(const Config& c, JsonMembers& rope) {
-  rope.add("original_max_position_embeddings",
-           c.keys.integer("rope.scaling.original_context_length", 1, 1 << 30).value_or(c.context));
-  if (const auto fast = c.keys.number("rope.scaling.yarn_beta_fast")) rope.add_number("beta_fast", *fast);
-  if (const auto slow = c.keys.number("rope.scaling.yarn_beta_slow")) rope.add_number("beta_slow", *slow);
-}
-
-void read_divisors(const Config& c, JsonMembers& rope) {
-  const std::vector<float> divisors = c.parts.floats("rope_freqs.weight");
-  const bool good = std::cmp_equal(divisors.size(), c.head_dim / 2) &&
-                    std::ranges::all_of(divisors, [](float by) { return std::isfinite(by) && by > 0; });
-  HR_REQUIRE(good, ErrorCode::kModelFile, c.keys.header().file(), ": tensor 'rope_freqs.weight': expected ",
-             c.head_dim / 2, " finite numbers above 0");
-  rope.add("rope_type", "divided");
-  rope.add_array("divisors", divisors, [](float by) { return JsonMembers::number_text(by); });
-}
-
-void read_scaling(const Config& c, JsonMembers& rope) {
-  const std::string_view type = c.keys.header().text(c.keys.key("rope.scaling.type")).value_or("none");
-  const bool divided = c.parts.has("rope_freqs.weight");
-  HR_REQUIRE(type == "none" || ((type == "linear" || type == "yarn") && !divided), ErrorCode::kUnsupported,
-             c.keys.header().file(), ": key '", c.keys.key("rope.scaling.type"), "': is '", printable(type), "'",
-             divided ? " beside rope_freqs.weight" : "", ", which is not built; built are: none, linear, yarn");
-  if (divided) return read_divisors(c, rope);
-  rope.add("rope_type", type == "none" ? "default" : type);
-  if (type == "none") return;
-  const auto factor = c.keys.number("rope.scaling.factor");
-  c.keys.require(factor && *factor > 0, "rope.scaling.factor", "expected a number above 0");
-  rope.add_number("factor", *factor);
-  if (type == "yarn") read_yarn(c, rope);
-}
-
-void read_rotary(Config& c) {
-  JsonMembers rope;
-  rope.add_number("rope_theta", c.keys.number("rope.freq_base").value_or(10000));
-  read_rotated_share(c, rope);
-  read_sections(c, rope);
-  read_scaling(c, rope);
-  for (const char* name : {"rope_factors_long.weight", "rope_factors_short.weight"})
-    HR_REQUIRE(!c.parts.has(name), ErrorCode::kUnsupported, c.keys.header().file(), ": tensor '", name,
-               "': scaling by two lists of factors is not built");
-  c.json.add_json("rope_parameters", rope.object());
-}
-
 void read_delta_net(Config& c) {
   if (c.family.mixer == Mixer::kAttention) return;
   HR_REQUIRE(!c.parts.has("blk.0.ssm_in.weight"), ErrorCode::kUnsupported, c.keys.header().file(),
@@ -391,7 +282,11 @@ std::string config_json(const GgufParts& parts) {
   read_sizes(c);
   read_attention(c);
   read_biases(c);
-  read_rotary(c);
+  c.json.add_json("rope_parameters", rope_parameters({.parts = c.parts,
+                                                      .keys = c.keys,
+                                                      .head_dim = c.head_dim,
+                                                      .context = c.context,
+                                                      .is_hybrid = c.family.mixer == Mixer::kHybrid}));
   read_delta_net(c);
   read_experts(c);
   return c.json.object();
