@@ -17,11 +17,21 @@ constexpr std::string_view kCompiler = "GCC " __VERSION__;
 
 }  // namespace
 
+BuildInfo build_info() {
+  BuildInfo info{.version = HEADRACE_VERSION,
+                 .commit = HEADRACE_COMMIT,
+                 .compiler = kCompiler,
+                 .selected = cpu::select_kernel_set().name};
+  for (const cpu::KernelSet& set : cpu::kernel_sets()) info.kernel_sets.push_back(set.ops->name);
+  return info;
+}
+
 std::string version_text() {
+  const BuildInfo info = build_info();
   std::string built;
-  for (const cpu::KernelSet& set : cpu::kernel_sets()) built += std::string(set.ops->name) + " ";
-  return str("headrace ", HEADRACE_VERSION, "\ncommit   ", HEADRACE_COMMIT, "\ncompiler ", kCompiler, "\nkernels  ",
-             built, "built in; ", cpu::select_kernel_set().name, " is selected");
+  for (const std::string_view name : info.kernel_sets) built += str(name, " ");
+  return str("headrace ", info.version, "\ncommit   ", info.commit, "\ncompiler ", info.compiler, "\nkernels  ", built,
+             "built in; ", info.selected, " is selected");
 }
 
 }  // namespace headrace::app

@@ -1,0 +1,35 @@
+"""headrace runs language models on a CPU or one NVIDIA GPU.
+
+    import headrace
+    llm = headrace.LLM()  # a bundled model
+    print(llm.generate("Once upon a time"))
+
+Names are loaded when they are first used: `import headrace` alone imports neither numpy nor torch.
+"""
+
+import importlib
+from typing import Any
+
+# The module that has each public name.
+_HOMES = {
+    "__version__": "headrace._core",
+    "build_info": "headrace._core",
+    "Error": "headrace.errors",
+    "InvalidArgumentError": "headrace.errors",
+    "OutOfMemoryError": "headrace.errors",
+    "UnsupportedError": "headrace.errors",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,5 @@
+"""`python -m headrace` is the program headrace."""
+
+from headrace._program import main
+
+main()

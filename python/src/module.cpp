@@ -1,0 +1,9 @@
+// The extension module headrace._core. What users import is Python, in python/headrace; its names are stable, these are
+// not.
+#include "module.h"
+
+NB_MODULE(_core, module) {
+  module.doc() = "The compiled part of headrace; use the package headrace.";
+  headrace::python::add_errors(module);
+  headrace::python::add_build_info(module);
+}
