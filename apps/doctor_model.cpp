@@ -10,8 +10,8 @@
 #include "headrace/core/human_bytes.h"
 #include "headrace/decoding/decoding_strategy.h"
 #include "headrace/llm/llm.h"
+#include "headrace/llm/model_need.h"
 #include "headrace/text/json_string.h"
-#include "model_need.h"
 #include "prompt.h"
 
 namespace headrace::app {
@@ -31,7 +31,7 @@ bool fits(const Report& r, const MachineLimits& on) { return r.need.of(r.context
 int64_t most_context(const Report& r, const MachineLimits& on) {
   const int64_t left = on.free_bytes - r.need.of(0), all = r.model.info.context_length;
   if (left < 0) return 0;
-  return r.need.per_token > 0 ? std::min(left / r.need.per_token / kPageSize * kPageSize, all) : all;
+  return r.need.per_token > 0 ? std::min(left / r.need.per_token / kDefaultPageSize * kDefaultPageSize, all) : all;
 }
 
 // Each reads all weights that it multiplies once.

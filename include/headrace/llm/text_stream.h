@@ -27,6 +27,8 @@ class TextStream {
   // True once a stop text has come: `result` has ended, no further output may be pushed, and the request can be
   // aborted.
   bool stopped() const { return stops_.stopped(); }
+  // Returns the stop text that came; else null.
+  const std::string* stop() const { return stops_.stop(); }
 
  private:
   // A token without visible text so far.

@@ -14,9 +14,12 @@ size_t StopFilter::held_back(std::string_view text) const {
   return longest;
 }
 
-size_t StopFilter::first_stop(std::string_view text) const {
-  size_t first = text.size();
-  for (const std::string& stop : stops_) first = std::min(first, text.find(stop));
+StopFilter::Found StopFilter::first_stop(std::string_view text) const {
+  Found first{text.size(), stops_.size()};
+  for (size_t i = 0; i < stops_.size(); ++i) {
+    const size_t at = text.find(stops_[i]);
+    if (at < first.at) first = {at, i};
+  }
   return first;
 }
 
@@ -40,8 +43,10 @@ std::string StopFilter::push(std::string_view piece, Shown is_shown) {
   pending_ += piece;
   marks_.resize(pending_.size(), is_shown);
   const std::string visible = shown(pending_.size());
-  size_t certain = std::min(first_stop(pending_), place_of(first_stop(visible)));
+  const Found in_all = first_stop(pending_), in_visible = first_stop(visible);
+  size_t certain = std::min(in_all.at, place_of(in_visible.at));
   stopped_ = certain < pending_.size();
+  if (stopped_) stop_ = in_all.at == certain ? in_all.stop : in_visible.stop;
   if (!stopped_) {
     const size_t held = pending_.size() - held_back(pending_);
     certain = std::min(held, place_of(visible.size() - held_back(visible)));

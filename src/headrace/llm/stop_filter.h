@@ -19,12 +19,17 @@ class StopFilter {
   std::string push(std::string_view piece, Shown shown = Shown::kYes);
   std::string flush();  // returns the held-back text at the end of the stream
   bool stopped() const { return stopped_; }
+  // Returns the stop text that came, after stopped(): of several at one place the one that was given first; else null.
+  const std::string* stop() const { return stop_ < stops_.size() ? &stops_[stop_] : nullptr; }
 
  private:
   // Number of bytes at the end of `text` that begin a stop text.
   size_t held_back(std::string_view text) const;
-  // Position of the first stop text in `text`; its size if there is none.
-  size_t first_stop(std::string_view text) const;
+  struct Found {
+    size_t at = 0, stop = 0;  // position in a text, and which of stops_; the sizes of both if there is none
+  };
+  // Returns the first stop text in `text`.
+  Found first_stop(std::string_view text) const;
   std::string shown(size_t count) const;  // shown text of the first `count` bytes of pending_
   // Index in pending_ of shown byte `at`; the end if past it.
   size_t place_of(size_t at) const;
@@ -33,6 +38,7 @@ class StopFilter {
   std::string pending_;
   std::vector<Shown> marks_;  // per byte of pending_
   bool stopped_ = false;
+  size_t stop_ = stops_.size();  // the one that came
 };
 
 }  // namespace headrace

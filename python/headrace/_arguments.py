@@ -1,0 +1,29 @@
+"""Refusals of arguments by name, each in one sentence."""
+
+import difflib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from headrace.errors import InvalidArgumentError, UnsupportedError
+
+
+def drop_neutral(owner: str, given: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Returns `given` without vLLM's arguments that headrace does not have, whose values change nothing.
+
+    `neutral`: for each of them the values that change nothing. Another value is an UnsupportedError."""
+    kept = {}
+    for name, value in given.items():
+        if name not in neutral:
+            kept[name] = value
+        elif not any(value is one or (type(value) is type(one) and value == one) for one in neutral[name]):
+            raise UnsupportedError(f"{owner}: {name} is {value!r}, expected {neutral[name][0]!r}: it is not supported")
+    return kept
+
+
+def refuse_unknown(owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raises InvalidArgumentError for a name that is not `known`, with the nearest one that is."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            advice = f"did you mean '{near[0]}'?" if near else f"expected some of {', '.join(sorted(known))}"
+            raise InvalidArgumentError(f"{owner} has no argument '{name}'; {advice}")

@@ -1,0 +1,115 @@
+"""A loaded model: what LLM and AsyncLLM have in common."""
+
+import itertools
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+from headrace import _core
+from headrace._arguments import drop_neutral, refuse_unknown
+from headrace._models import model_path
+from headrace._prompts import Prompt
+from headrace.errors import InvalidArgumentError, UnsupportedError
+from headrace.outputs import RequestOutput
+
+_FLAGS = (
+    "activations adapter attn_impl backend block_cache block_size device deterministic dtype enable_prefix_caching graphs "
+    "kernel_set kv_cache_dtype kv_cache_memory_bytes mask_token_id max_model_len max_num_batched_tokens max_num_seqs "
+    "merge merge_weight num_blocks page_size quantize random_weights strategy threads"
+).split()
+_NAMES = {*_FLAGS, "revision", "offline", "enforce_eager"}
+
+# vLLM's arguments that headrace does not have, and their values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "cpu_offload_gb": (0, 0.0),
+    "data_parallel_size": (1,),
+    "disable_log_stats": (True, False),
+    "download_dir": (None,),
+    "enable_chunked_prefill": (True, None),
+    "load_format": ("auto", "safetensors"),
+    "pipeline_parallel_size": (1,),
+    "quantization": (None,),
+    "skip_tokenizer_init": (False,),
+    "swap_space": (0, 4, None),
+    "task": (None, "auto", "generate"),
+    "tensor_parallel_size": (1,),
+    "tokenizer": (None,),
+    "tokenizer_mode": ("auto",),
+    "trust_remote_code": (False, True),  # headrace runs no code of a model
+}
+
+
+def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags of `given` as the compiled part reads them, without those of the model's name."""
+    kept = drop_neutral(owner, given, _NEUTRAL)
+    refuse_unknown(owner, kept, _NAMES)
+    if kept.pop("enforce_eager", False):
+        kept["graphs"] = "off"
+    for name in ("dtype", "kv_cache_dtype"):
+        if kept.get(name) is not None:
+            kept[name] = str(kept[name]).removeprefix("torch.")
+    if kept.get("adapter") is not None:
+        kept["adapter"] = os.path.expanduser(os.fspath(kept["adapter"]))
+    return kept
+
+
+class LoadedModel:
+    """A model with its engine. It may be used by any number of threads, in the process that loaded it."""
+
+    def __init__(self, model: str | os.PathLike[str] | None = None, **flags: Any) -> None:
+        kept = _flags(type(self).__name__, flags)
+        path = model_path(model, kept.pop("revision", None), bool(kept.pop("offline", False)))
+        self._engine = _core.load(path, kept)
+        self._ids = itertools.count()
+        # Runs when this object is freed, at the latest when the interpreter ends: no thread outlives it.
+        self._finalizer = weakref.finalize(self, self._engine.close)
+
+    def close(self) -> None:
+        """Aborts all requests and frees the model. Does nothing the second time."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(f"{type(self).__name__} cannot be sent to another process: load the model there")
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """device, architecture, dtype, strategy, is_diffusion, max_model_len, max_num_seqs, vocab_size, eos_token_ids."""
+        return self._engine.describe()
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Numbers of the moment: requests that run and wait, steps, tokens, pages of the cache."""
+        return self._engine.stats()
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Returns the token ids of `text`; special tokens that it spells are read as tokens."""
+        return self._engine.encode(text, add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Returns the text of `token_ids`."""
+        return self._engine.decode(list(token_ids), skip_special_tokens)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
+        """Returns the prompt of a conversation, as the model's chat template writes it: its text and its ids.
+
+        `options`: chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs."""
+        known = ("chat_template", "add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs")
+        refuse_unknown("chat", options, known)
+        if options.get("continue_final_message"):
+            options.setdefault("add_generation_prompt", False)
+        text, ids = self._engine.render_chat(list(messages), options)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    def _request(self, prompt: Prompt, request_id: str | None = None) -> RequestOutput:
+        """Returns the output of a request that has not begun."""
+        ids = prompt.token_ids if prompt.token_ids is not None else self._engine.encode(prompt.text)
+        if not ids:
+            raise InvalidArgumentError("the prompt is empty, expected a text: no token is put in front of it")
+        return RequestOutput(request_id or str(next(self._ids)), prompt.text, ids, [])

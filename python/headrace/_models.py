@@ -1,0 +1,72 @@
+"""Finds a model by its name: a path, a bundled model, or one on Hugging Face's hub."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from headrace.errors import Error, error_of
+
+_PACKAGE = pathlib.Path(__file__).resolve().parent
+_PROGRAM = _PACKAGE / "bin" / "headrace"
+_BUNDLED = _PACKAGE / "share" / "headrace" / "demo_models"
+DEFAULT_MODEL = "fairy-hybrid"
+
+
+def bundled_models() -> dict[str, str]:
+    """Returns the directories of the models that come with the package, by name."""
+    return {path.parent.name: str(path.parent) for path in sorted(_BUNDLED.glob("*/config.json"))}
+
+
+def _is_model(path: pathlib.Path) -> bool:
+    return path.is_file() or (path / "config.json").exists()
+
+
+def _failure(said: str) -> Error:
+    """Returns the program's sentence as an exception."""
+    lines = [line for line in said.splitlines() if line.startswith("headrace: ")]
+    return error_of("model_file", lines[-1].removeprefix("headrace: ") if lines else said.strip())
+
+
+def _downloaded(name: str) -> str:
+    """Downloads the model `name` with the program's progress on standard error, and returns its path."""
+    shows = sys.stderr is not None and sys.stderr.isatty()
+    pull = subprocess.run([_PROGRAM, "pull", name], stdout=subprocess.DEVNULL, check=False, text=True,
+                          stderr=None if shows else subprocess.PIPE)
+    if pull.returncode != 0:
+        raise _failure(pull.stderr or f"headrace: {name}: could not be downloaded")
+    return _found(name)
+
+
+def _found(name: str) -> str:
+    """Returns the path of a model that is here, as the program finds it."""
+    shown = subprocess.run([_PROGRAM, "show", "--json", name], capture_output=True, check=False, text=True)
+    if shown.returncode != 0:
+        raise _failure(shown.stderr)
+    return json.loads(shown.stdout)["path"]
+
+
+def model_path(model: str | os.PathLike[str] | None, revision: str | None = None, offline: bool = False) -> str:
+    """Returns the directory of `model`, or its GGUF file. One that is not here and has a hub's name is downloaded.
+
+    Error of code "model_file": there is no such model."""
+    bundled = bundled_models()
+    if model is None:
+        return bundled[DEFAULT_MODEL]
+    name = os.fspath(model)
+    path = pathlib.Path(name).expanduser()
+    if _is_model(path):
+        return str(path)
+    if name in bundled and not path.exists():
+        return bundled[name]
+    if revision is not None:
+        name = f"{name}@{revision}"
+    try:
+        return _found(name)
+    except Error:
+        on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+([:@][\w./-]+)*", name) and not path.parent.exists()
+        if offline or not on_hub or path.exists():
+            raise
+    return _downloaded(name)
