@@ -20,6 +20,12 @@ def bundled_models() -> dict[str, str]:
     return {path.parent.name: str(path.parent) for path in sorted(_BUNDLED.glob("*/config.json"))}
 
 
+def _is_offline() -> bool:
+    """Returns True if the environment forbids downloads, as the program reads it."""
+    said = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return said.upper() in ("1", "ON", "YES", "TRUE")
+
+
 def _is_model(path: pathlib.Path) -> bool:
     return path.is_file() or (path / "config.json").exists()
 
@@ -67,6 +73,6 @@ def model_path(model: str | os.PathLike[str] | None, revision: str | None = None
         return _found(name)
     except Error:
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+([:@][\w./-]+)*", name) and not path.parent.exists()
-        if offline or not on_hub or path.exists():
+        if offline or _is_offline() or not on_hub or path.exists():
             raise
     return _downloaded(name)

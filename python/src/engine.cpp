@@ -25,7 +25,13 @@ Engine::Use::Use(Engine& engine) : engine_(engine) {
   ++engine.num_uses_;
 }
 
+Engine::Use::Use(const Use& other) : engine_(other.engine_) {
+  const std::lock_guard lock(engine_.mutex_);
+  ++engine_.num_uses_;
+}
+
 Engine::Use::~Use() {
+  if (engine_.is_forked()) return;  // who held the lock is in the parent
   const std::lock_guard lock(engine_.mutex_);
   if (--engine_.num_uses_ == 0) engine_.changed_.notify_all();
 }
@@ -33,6 +39,16 @@ Engine::Use::~Use() {
 bool Engine::is_closing() const {
   const std::lock_guard lock(mutex_);
   return closing_;
+}
+
+bool Engine::is_closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+void Engine::keep(std::unique_ptr<EventQueue> events) {
+  const std::lock_guard lock(mutex_);
+  if (!closed_) kept_.push_back(std::move(events));
 }
 
 bool Engine::is_forked() const { return getpid() != process_; }
@@ -53,6 +69,7 @@ void Engine::close() {
   llm_.reset();
   lock.lock();
   closed_ = true;
+  kept_.clear();
   changed_.notify_all();
 }
 
@@ -89,17 +106,23 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw Raised();
 }
 
+// Python frees it, with the GIL, for which the engine's thread may wait to log.
+void free_engine(Engine* engine) {
+  if (engine->is_closed()) {
+    delete engine;
+    return;
+  }
+  const nb::gil_scoped_release release;
+  delete engine;
+}
+
 std::shared_ptr<Engine> load(const std::string& model, const nb::dict& flags) {
   LLMOptions options = options_of(flags);
   options.log = log_to_python;
   options.progress = [](std::string_view, int64_t, int64_t) { check_signals(); };
   try {
     const nb::gil_scoped_release release;
-    // What frees it holds the GIL, for which the engine's thread may wait.
-    return {new Engine(read_description(model, options.random_weights), std::move(options)), [](Engine* engine) {
-              const nb::gil_scoped_release unlocked;
-              delete engine;
-            }};
+    return {new Engine(read_description(model, options.random_weights), std::move(options)), free_engine};
   } catch (const Raised&) {
     throw nb::python_error();
   }

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "headrace/chat/chat_template.h"
 #include "headrace/llm/async_llm.h"
+#include "headrace/llm/event_queue.h"
 
 namespace headrace::python {
 
@@ -24,13 +26,13 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
   ~Engine() { close(); }
 
-  // While one lives, close() waits. A stream's call holds one until it has the GIL again, so that no thread waits for
-  // the GIL of an interpreter that has ended.
+  // While one lives, close() waits. A call holds one until it has the GIL again, so that no thread waits for the GIL of
+  // an interpreter that has ended.
   class Use {
    public:
     // Error kCancelled after close(); kUnsupported in a forked child.
     explicit Use(Engine& engine);
-    Use(const Use&) = delete;
+    Use(const Use& other);  // also while the engine is closing
     Use& operator=(const Use&) = delete;
     ~Use();
     AsyncLLM* operator->() const { return engine_.llm_.get(); }
@@ -42,6 +44,9 @@ class Engine {
 
   // Returns true once close() was called: calls that wait return soon.
   bool is_closing() const;
+  bool is_closed() const;  // it is done
+  // Keeps a queue, to which the engine may still send, until the engine is closed.
+  void keep(std::unique_ptr<EventQueue> events);
   // Returns true in a process that was forked from the one that made this engine: it has no thread here.
   bool is_forked() const;
   // Aborts all requests, ends the engine's thread and frees its memory. Waits for calls of other threads: without the
@@ -60,6 +65,7 @@ class Engine {
   std::condition_variable changed_;
   int num_uses_ = 0;
   bool closing_ = false, closed_ = false;
+  std::vector<std::unique_ptr<EventQueue>> kept_;
   std::optional<ChatTemplate> template_;
 };
 

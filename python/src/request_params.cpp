@@ -93,6 +93,8 @@ RequestParams params_of(const nb::dict& given, const SamplingParams& defaults) {
   read_end(fields, p);
   read_biases(given, p);
   fields.read("logprobs", p.top_logprobs);
+  HR_REQUIRE(p.top_logprobs >= 0 && p.top_logprobs <= kMostLogprobs, ErrorCode::kInvalidArgument, "logprobs is ",
+             p.top_logprobs, ", expected 0 to ", kMostLogprobs);
   fields.read("prompt_logprobs", p.prompt_logprobs);
   p.decoding.schedule = schedule_of(given);
   read_decoding(fields, p.decoding);

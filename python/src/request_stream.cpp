@@ -10,86 +10,89 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};  // at whether the engine is being closed
 
-int make_eventfd() {
-  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  HR_REQUIRE(fd >= 0, ErrorCode::kIo, "no file descriptor is left for a stream of requests");
-  return fd;
-}
-
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
-RequestStream::RequestStream(std::shared_ptr<Engine> engine, Delivers delivers)
-    : engine_(std::move(engine)), delivers_(delivers), ready_fd_(make_eventfd()) {
-  events_ = std::make_unique<EventQueue>([fd = ready_fd_] { eventfd_write(fd, 1); });
+RequestStream::ReadyEvent::ReadyEvent() : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  HR_REQUIRE(fd >= 0, ErrorCode::kIo, "no file descriptor is left for a stream of requests");
 }
 
-RequestStream::~RequestStream() {
-  const nanobind::gil_scoped_release release;  // Python destroys it
-  close();
-  if (engine_->is_forked()) static_cast<void>(events_.release());  // its locks may be held in the parent
-  ::close(ready_fd_);
+RequestStream::ReadyEvent::~ReadyEvent() { ::close(fd); }
+
+RequestStream::RequestStream(std::shared_ptr<Engine> engine, Delivers delivers)
+    : engine_(std::move(engine)), delivers_(delivers), ready_(std::make_shared<ReadyEvent>()) {
+  if (delivers == Delivers::kWholes) call_.emplace(*engine_);
+  events_ = std::make_unique<EventQueue>([ready = ready_] { eventfd_write(ready->fd, 1); });
 }
+
+RequestStream::~RequestStream() { close(); }
 
 void RequestStream::close() {
-  if (requests_.empty() || engine_->is_forked()) return;
-  try {
-    const Engine::Use llm(*engine_);
-    for (const auto& [id, request] : requests_) llm->abort(id);
-    std::vector<Update> ignored;
-    while (!requests_.empty() && !engine_->is_closing()) {
-      if (auto event = events_->wait_for(kBetweenLooks)) take(std::move(*event), ignored);
+  if (engine_->is_forked()) {
+    static_cast<void>(events_.release());  // its locks may be held in the parent
+    requests_.clear();
+  } else if (!requests_.empty()) {
+    try {
+      const Engine::Use llm = call_ ? Engine::Use(*call_) : Engine::Use(*engine_);
+      const nanobind::gil_scoped_release release;
+      drop_requests(*llm);
+    } catch (const Error&) {  // the engine is closing: this is no time to give the GIL away
+      requests_.clear();
+      engine_->keep(std::move(events_));
     }
-  } catch (const Error&) {
-    // The engine is closed, and sends nothing any more once that is done.
   }
-  if (!requests_.empty()) engine_->close();
-  requests_.clear();
+  call_.reset();
 }
 
-int64_t RequestStream::add(std::vector<int32_t> prompt_ids, const RequestParams& params, std::string cache_salt) {
-  const Engine::Use llm(*engine_);
+void RequestStream::drop_requests(AsyncLLM& llm) {
+  for (const auto& [id, request] : requests_) llm.abort(id);
+  std::vector<Update> ignored;
+  while (!requests_.empty()) take(llm, events_->wait(), ignored);
+}
+
+int64_t RequestStream::add(AsyncLLM& llm, std::vector<int32_t> prompt_ids, const RequestParams& params,
+                           std::string cache_salt) {
   GenerationRequest asked{.prompt_ids = std::move(prompt_ids),
                           .params = params.sampling,
                           .n = params.n,
                           .cache_salt = std::move(cache_salt),
                           .reports_steps = params.reports_steps};
   const auto now = Clock::now();
-  const int64_t id = llm->submit(std::move(asked), *events_);
+  const int64_t id = llm.submit(std::move(asked), *events_);
   Request& request = requests_[id];
   request.params = params, request.added = now, request.num_open = params.n;
   request.choices.reserve(static_cast<size_t>(params.n));
   for (int32_t i = 0; i < params.n; ++i) {
-    request.choices.push_back({.stream = {llm->tokenizer(), params.sampling.stop, params.special_text},
+    request.choices.push_back({.stream = {llm.tokenizer(), params.sampling.stop, params.special_text},
                                .update = {.request_id = id, .choice = i}});
   }
   return id;
 }
 
-std::vector<Update> RequestStream::wait(std::chrono::nanoseconds time) {
+std::vector<Update> RequestStream::wait(AsyncLLM& llm, std::chrono::nanoseconds time) {
   const auto end = Clock::now() + time;
   std::vector<Update> updates;
   while (updates.empty()) {
     HR_REQUIRE(!engine_->is_closing(), ErrorCode::kCancelled, "this LLM was closed while requests ran");
     const auto left = std::min<std::chrono::nanoseconds>(end - Clock::now(), kBetweenLooks);
     if (left.count() <= 0) break;
-    if (auto event = events_->wait_for(left)) take(std::move(*event), updates);
+    if (auto event = events_->wait_for(left)) take(llm, std::move(*event), updates);
   }
-  std::vector<Update> more = poll();
+  std::vector<Update> more = poll(llm);
   std::ranges::move(more, std::back_inserter(updates));
   return updates;
 }
 
-std::vector<Update> RequestStream::poll() {
+std::vector<Update> RequestStream::poll(AsyncLLM& llm) {
   eventfd_t count = 0;
-  static_cast<void>(eventfd_read(ready_fd_, &count));  // before the queue: what comes later makes it readable again
+  static_cast<void>(eventfd_read(ready_->fd, &count));  // before the queue: what comes later makes it readable again
   std::vector<Update> updates;
-  while (auto event = events_->poll()) take(std::move(*event), updates);
+  while (auto event = events_->poll()) take(llm, std::move(*event), updates);
   return updates;
 }
 
-void RequestStream::take(GenerationEvent event, std::vector<Update>& updates) {
+void RequestStream::take(AsyncLLM& llm, GenerationEvent event, std::vector<Update>& updates) {
   const auto found = requests_.find(event.request_id);
   if (found == requests_.end()) return;
   Request& request = found->second;
@@ -105,7 +108,7 @@ void RequestStream::take(GenerationEvent event, std::vector<Update>& updates) {
     }
     const bool delivers = delivers_ == Delivers::kNews || choice.has_ended;
     if (delivers && choice.has_news) updates.push_back(taken(choice));
-    if (choice.has_ended && !is_last) Engine::Use(*engine_)->abort(event.request_id, event.choice);
+    if (choice.has_ended && !is_last) llm.abort(event.request_id, event.choice);
   }
   if (is_last && --request.num_open == 0) requests_.erase(found);
 }

@@ -38,30 +38,39 @@ struct Update {
 class RequestStream {
  public:
   enum class Delivers : uint8_t {
-    kWholes,  // one update of each choice, when it has ended
-    kNews,    // an update whenever something came
+    // One update of each choice, when it has ended. The stream serves one call, at whose end close() is called: until
+    // then the engine cannot be closed.
+    kWholes,
+    kNews,  // an update whenever something came
   };
   RequestStream(std::shared_ptr<Engine> engine, Delivers delivers);
   RequestStream(const RequestStream&) = delete;
   RequestStream& operator=(const RequestStream&) = delete;
-  ~RequestStream();  // as close(); with the GIL
+  ~RequestStream();  // as close()
 
-  // Queues a request and returns its id. Errors as AsyncLLM::submit.
-  int64_t add(std::vector<int32_t> prompt_ids, const RequestParams& params, std::string cache_salt);
+  // Queues a request and returns its id. Errors as AsyncLLM::submit. `llm` of all: the stream's engine.
+  int64_t add(AsyncLLM& llm, std::vector<int32_t> prompt_ids, const RequestParams& params, std::string cache_salt);
   // Waits until there are updates, at most for `time`, and returns them: none if none came. Error kCancelled once the
   // engine is closed.
-  std::vector<Update> wait(std::chrono::nanoseconds time);
+  std::vector<Update> wait(AsyncLLM& llm, std::chrono::nanoseconds time);
   // Returns the updates that are there.
-  std::vector<Update> poll();
+  std::vector<Update> poll(AsyncLLM& llm);
   // A file descriptor that can be read when poll() has something to do. The stream owns it.
-  int ready_fd() const { return ready_fd_; }
-  // Aborts all requests; without updates. Waits for the step that runs: without the GIL.
+  int ready_fd() const { return ready_->fd; }
+  // Aborts all requests; without updates. Waits for the step that runs. With the GIL, which it releases.
   void close();
 
   Engine& engine() const { return *engine_; }
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct ReadyEvent {
+    ReadyEvent();
+    ReadyEvent(const ReadyEvent&) = delete;
+    ReadyEvent& operator=(const ReadyEvent&) = delete;
+    ~ReadyEvent();
+    int fd;
+  };
   struct Choice {
     TextStream stream;
     Completion completion = {};
@@ -76,14 +85,16 @@ class RequestStream {
     int32_t num_open = 0;  // choices whose last event has not come
   };
 
-  void take(GenerationEvent event, std::vector<Update>& updates);
+  void drop_requests(AsyncLLM& llm);
+  void take(AsyncLLM& llm, GenerationEvent event, std::vector<Update>& updates);
   void push(Request& request, Choice& choice, StepOutput output);
   void end(Choice& choice, const SamplingParams& params);
   static Update taken(Choice& choice);
 
   std::shared_ptr<Engine> engine_;
+  std::optional<Engine::Use> call_;
   Delivers delivers_;
-  int ready_fd_;
+  std::shared_ptr<ReadyEvent> ready_;  // with the queue
   std::unique_ptr<EventQueue> events_;
   std::map<int64_t, Request> requests_;  // by id
 };

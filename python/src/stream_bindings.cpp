@@ -82,7 +82,7 @@ int64_t add(RequestStream& stream, std::vector<int32_t> prompt_ids, const nb::di
   const Engine::Use llm(stream.engine());
   const RequestParams params = params_of(given, llm->default_params(schedule_of(given)));
   const nb::gil_scoped_release release;
-  return stream.add(std::move(prompt_ids), params, std::move(cache_salt));
+  return stream.add(*llm, std::move(prompt_ids), params, std::move(cache_salt));
 }
 
 // Waits until there are updates. A signal's handler that raises ends it.
@@ -92,7 +92,7 @@ std::vector<Update> wait(RequestStream& stream) {
     std::vector<Update> updates;
     {
       const nb::gil_scoped_release release;
-      updates = stream.wait(kBetweenSignals);
+      updates = stream.wait(*llm, kBetweenSignals);
     }
     if (!updates.empty()) return updates;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -102,12 +102,7 @@ std::vector<Update> wait(RequestStream& stream) {
 std::vector<Update> poll(RequestStream& stream) {
   const Engine::Use llm(stream.engine());
   const nb::gil_scoped_release release;
-  return stream.poll();
-}
-
-void close(RequestStream& stream) {
-  const nb::gil_scoped_release release;
-  stream.close();
+  return stream.poll(*llm);
 }
 
 void bind_update(nb::module_& module) {
@@ -147,7 +142,7 @@ void add_request_stream(nb::module_& module) {
       .def("wait", wait, "Waits for updates and returns them.")
       .def("poll", poll, "Returns the updates that are there.")
       .def("fileno", &RequestStream::ready_fd, "Returns a file descriptor that is readable when poll() has work.")
-      .def("close", close, "Aborts all requests, without updates.");
+      .def("close", &RequestStream::close, "Aborts all requests, without updates.");
 }
 
 }  // namespace headrace::python

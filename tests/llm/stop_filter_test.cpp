@@ -26,6 +26,22 @@ TEST(StopFilter, HeldBackTextComesOutWhenItWasNoStopText) {
   EXPECT_EQ(filter.flush(), "aa");
 }
 
+TEST(StopFilter, NamesTheStopTextThatCame) {
+  StopFilter filter({"xyz", "two", "two three"});
+  filter.push("one");
+  EXPECT_EQ(filter.stop(), nullptr);
+  filter.push(" two three");
+  ASSERT_NE(filter.stop(), nullptr);
+  EXPECT_EQ(*filter.stop(), "two") << "of two at one place the first one given";
+}
+
+TEST(StopFilter, NamesTheStopTextThatComesFirst) {
+  StopFilter filter({"three", "two"});
+  filter.push("one two three");
+  ASSERT_NE(filter.stop(), nullptr);
+  EXPECT_EQ(*filter.stop(), "two");
+}
+
 // A special token is no part of what is shown, and may be what a reader stops at.
 TEST(StopFilter, FindsStopTextsInWhatIsHiddenAndInWhatIsShown) {
   using Shown = StopFilter::Shown;
