@@ -8,7 +8,15 @@ Names are loaded when they are first used: `import headrace` alone imports neith
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace._core import __version__, build_info
+    from headrace.async_llm import AsyncLLM
+    from headrace.errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
+    from headrace.llm import LLM
+    from headrace.outputs import CompletionOutput, Logprob, RequestOutput, RequestOutputs
+    from headrace.sampling_params import DiffusionParams, RequestOutputKind, SamplingParams
 
 # The module that has each public name.
 _HOMES = {
@@ -29,7 +37,23 @@ _HOMES = {
     "UnsupportedError": "headrace.errors",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "AsyncLLM",
+    "CompletionOutput",
+    "DiffusionParams",
+    "Error",
+    "InvalidArgumentError",
+    "LLM",
+    "Logprob",
+    "OutOfMemoryError",
+    "RequestOutput",
+    "RequestOutputKind",
+    "RequestOutputs",
+    "SamplingParams",
+    "UnsupportedError",
+    "__version__",
+    "build_info",
+]
 
 
 def __getattr__(name: str) -> Any:

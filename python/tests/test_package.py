@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 import headrace
 
 PACKAGE = pathlib.Path(headrace.__file__).parent
@@ -22,6 +24,8 @@ def test_import_loads_neither_numpy_nor_torch() -> None:
 def test_every_public_name_can_be_loaded() -> None:
     assert [name for name in headrace.__all__ if getattr(headrace, name, None) is None] == []
     assert set(headrace.__all__) <= set(dir(headrace))
+    with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'llms'"):
+        headrace.llms  # type: ignore[attr-defined]
 
 
 def test_build_info_says_what_the_program_says() -> None:
@@ -44,6 +48,9 @@ def test_the_command_is_on_the_path_of_the_environment() -> None:
 
 def test_the_wheel_carries_types_and_models() -> None:
     assert (PACKAGE / "py.typed").exists()
+    stub = (PACKAGE / "_core.pyi").read_text(encoding="utf-8")
+    assert "def load(model: str, flags: dict) -> Engine" in stub
+    assert "def build_info() -> dict" in stub
     assert (PACKAGE / "share" / "headrace" / "demo_models" / "fairy-hybrid" / "tokenizer.json").exists()
 
 
