@@ -11,12 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace._core import __version__, build_info
+    from headrace._core import build_info
     from headrace.async_llm import AsyncLLM
     from headrace.errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
     from headrace.llm import LLM
     from headrace.outputs import CompletionOutput, Logprob, RequestOutput, RequestOutputs
     from headrace.sampling_params import DiffusionParams, RequestOutputKind, SamplingParams
+
+    __version__: str
 
 # The module that has each public name.
 _HOMES = {
@@ -38,12 +40,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "LLM",
     "AsyncLLM",
     "CompletionOutput",
     "DiffusionParams",
     "Error",
     "InvalidArgumentError",
-    "LLM",
     "Logprob",
     "OutOfMemoryError",
     "RequestOutput",

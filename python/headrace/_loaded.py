@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pathlib
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Self
@@ -13,11 +14,14 @@ from headrace._prompts import Prompt
 from headrace.errors import InvalidArgumentError, UnsupportedError
 from headrace.outputs import RequestOutput
 
+# Those of the program, by Python names, as the compiled part reads them.
 _FLAGS = (
-    "activations adapter attn_impl backend block_cache block_size device deterministic dtype enable_prefix_caching graphs "
-    "kernel_set kv_cache_dtype kv_cache_memory_bytes mask_token_id max_model_len max_num_batched_tokens max_num_seqs "
-    "merge merge_weight num_blocks page_size quantize random_weights strategy threads"
-).split()
+    *("activations", "adapter", "dtype", "quantize", "random_weights"),
+    *("enable_prefix_caching", "kv_cache_dtype", "kv_cache_memory_bytes", "max_model_len", "page_size"),
+    *("max_num_batched_tokens", "max_num_seqs"),
+    *("attn_impl", "backend", "deterministic", "device", "graphs", "kernel_set", "threads"),
+    *("block_cache", "block_size", "mask_token_id", "merge", "merge_weight", "num_blocks", "strategy"),
+)
 _NAMES = {*_FLAGS, "revision", "offline", "enforce_eager"}
 
 # vLLM's arguments that headrace does not have, and their values that change nothing.
@@ -50,7 +54,7 @@ def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if kept.get(name) is not None:
             kept[name] = str(kept[name]).removeprefix("torch.")
     if kept.get("adapter") is not None:
-        kept["adapter"] = os.path.expanduser(os.fspath(kept["adapter"]))
+        kept["adapter"] = str(pathlib.Path(kept["adapter"]).expanduser())
     return kept
 
 
@@ -80,7 +84,8 @@ class LoadedModel:
 
     @property
     def info(self) -> dict[str, Any]:
-        """device, architecture, dtype, strategy, is_diffusion, max_model_len, max_num_seqs, vocab_size, eos_token_ids."""
+        """What runs: device, architecture, dtype, strategy, is_diffusion, max_model_len, max_num_seqs, vocab_size and
+        eos_token_ids."""
         return self._engine.describe()
 
     @property
@@ -109,7 +114,7 @@ class LoadedModel:
 
     def _request(self, prompt: Prompt, request_id: str | None = None) -> RequestOutput:
         """Returns the output of a request that has not begun."""
-        ids = prompt.token_ids if prompt.token_ids is not None else self._engine.encode(prompt.text)
+        ids = prompt.token_ids if prompt.token_ids is not None else self._engine.encode(prompt.text or "")
         if not ids:
             raise InvalidArgumentError("the prompt is empty, expected a text: no token is put in front of it")
         return RequestOutput(request_id or str(next(self._ids)), prompt.text, ids, [])

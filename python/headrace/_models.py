@@ -39,8 +39,13 @@ def _failure(said: str) -> Error:
 def _downloaded(name: str) -> str:
     """Downloads the model `name` with the program's progress on standard error, and returns its path."""
     shows = sys.stderr is not None and sys.stderr.isatty()
-    pull = subprocess.run([_PROGRAM, "pull", name], stdout=subprocess.DEVNULL, check=False, text=True,
-                          stderr=None if shows else subprocess.PIPE)
+    pull = subprocess.run(
+        [_PROGRAM, "pull", name],
+        stdout=subprocess.DEVNULL,
+        check=False,
+        text=True,
+        stderr=None if shows else subprocess.PIPE,
+    )
     if pull.returncode != 0:
         raise _failure(pull.stderr or f"headrace: {name}: could not be downloaded")
     return _found(name)
@@ -51,7 +56,7 @@ def _found(name: str) -> str:
     shown = subprocess.run([_PROGRAM, "show", "--json", name], capture_output=True, check=False, text=True)
     if shown.returncode != 0:
         raise _failure(shown.stderr)
-    return json.loads(shown.stdout)["path"]
+    return str(json.loads(shown.stdout)["path"])
 
 
 def model_path(model: str | os.PathLike[str] | None, revision: str | None = None, offline: bool = False) -> str:

@@ -21,8 +21,7 @@ class Result:
     def __init__(self, engine: Any, output: RequestOutput, params: SamplingParams) -> None:
         self._engine, self._params = engine, params
         self._open = params.n
-        self._started = time.monotonic()
-        output.metrics = RequestMetrics(arrival_time=time.time())
+        self._metrics = output.metrics = RequestMetrics(arrival_time=time.time())
         output.outputs = [CompletionOutput(index=i) for i in range(params.n)]
         self.output = output
         """All so far: it is the same object each time."""
@@ -32,7 +31,7 @@ class Result:
         if update.error is not None:
             raise update.error
         self._add_tokens(self.output.outputs[update.choice], update)
-        metrics = self.output.metrics
+        metrics = self._metrics
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, update.num_cached_tokens)
         if update.last_token_s > 0:
             first = metrics.arrival_time + update.first_token_s
@@ -62,9 +61,7 @@ class Result:
     def snapshot(self) -> RequestOutput:
         """Returns a copy that later updates leave as it is."""
         answers = [dataclasses.replace(answer, token_ids=list(answer.token_ids)) for answer in self.output.outputs]
-        return dataclasses.replace(
-            self.output, outputs=answers, metrics=dataclasses.replace(self.output.metrics)
-        )
+        return dataclasses.replace(self.output, outputs=answers, metrics=dataclasses.replace(self._metrics))
 
     def news(self, update: Any) -> RequestOutput:
         """Adds an update, and returns what is new alone: one answer."""
@@ -79,4 +76,4 @@ class Result:
             logprobs=whole.logprobs[num_rows:] if whole.logprobs is not None else None,
             steps=whole.steps[num_steps:] if whole.steps is not None else None,
         )
-        return dataclasses.replace(self.output, outputs=[part], metrics=dataclasses.replace(self.output.metrics))
+        return dataclasses.replace(self.output, outputs=[part], metrics=dataclasses.replace(self._metrics))

@@ -24,7 +24,8 @@ class _LoopStream:
 
     def add(self, *request: Any) -> tuple[int, asyncio.Queue[Any]]:
         """Queues a request; returns its id, and what its updates, or an exception, come in."""
-        number, inbox = self.stream.add(*request), asyncio.Queue()
+        number = self.stream.add(*request)
+        inbox: asyncio.Queue[Any] = asyncio.Queue()
         if not self._inboxes:
             asyncio.get_running_loop().add_reader(self.stream.fileno(), self._deliver)
         self._inboxes[number] = inbox
@@ -97,8 +98,11 @@ class AsyncLLM(LoadedModel):
                 self._abort(number)
 
     async def chat(
-        self, messages: Sequence[Mapping[str, Any]], sampling_params: SamplingParams | None = None,
-        request_id: str | None = None, **options: Any,
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        **options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answers a conversation, as generate completes a prompt. `options`: as of chat_prompt."""
         answer = self.generate(self.chat_prompt(messages, **options), sampling_params, request_id)
@@ -122,7 +126,9 @@ class AsyncLLM(LoadedModel):
         super().close()
         for loop, requests in list(self._loops.items()):
             with contextlib.suppress(RuntimeError):  # of a loop that is closed
-                loop.call_soon_threadsafe(requests.fail, error_of("cancelled", "this LLM was closed while requests ran"))
+                loop.call_soon_threadsafe(
+                    requests.fail, error_of("cancelled", "this LLM was closed while requests ran")
+                )
 
     def shutdown(self) -> None:
         """As close: vLLM's name of it."""

@@ -20,7 +20,9 @@ def _params_of_each(given: SamplingParams | Sequence[SamplingParams] | None, cou
     if not isinstance(given, Sequence) or not all(isinstance(one, SamplingParams) for one in given):
         raise InvalidArgumentError(f"sampling_params is {given!r}, expected SamplingParams or a list of them")
     if len(given) != count:
-        raise InvalidArgumentError(f"sampling_params has {len(given)} entries, expected one for each of {count} prompts")
+        raise InvalidArgumentError(
+            f"sampling_params has {len(given)} entries, expected one for each of {count} prompts"
+        )
     return list(given)
 
 
@@ -97,6 +99,6 @@ class LLM(LoadedModel):
 
         `options`: as of chat_prompt."""
         is_one = bool(messages) and isinstance(messages[0], Mapping)
-        conversations = [messages] if is_one else messages
+        conversations: Any = [messages] if is_one else messages
         prompts = [self.chat_prompt(conversation, **options) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm)

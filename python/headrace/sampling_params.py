@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from headrace._arguments import drop_neutral, refuse_unknown
 
-_Class = TypeVar("_Class", bound=type)
+_T = TypeVar("_T")
 
 # vLLM's parameters that headrace does not have, and their values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -25,11 +25,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _refusing(neutral: dict[str, tuple[Any, ...]]) -> Callable[[_Class], _Class]:
+def _refusing(neutral: dict[str, tuple[Any, ...]]) -> Callable[[type[_T]], type[_T]]:
     """Lets a dataclass refuse unknown arguments in a sentence, and take those of `neutral` that change nothing."""
 
-    def decorated(cls: _Class) -> _Class:
-        fields, plain = [field.name for field in dataclasses.fields(cls)], cls.__init__
+    def decorated(cls: type[_T]) -> type[_T]:
+        fields = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        plain: Callable[..., None] = vars(cls)["__init__"]
 
         @functools.wraps(plain)
         def init(self: Any, *args: Any, **given: Any) -> None:
@@ -37,7 +38,7 @@ def _refusing(neutral: dict[str, tuple[Any, ...]]) -> Callable[[_Class], _Class]
             refuse_unknown(cls.__name__, kept, fields)
             plain(self, *args, **kept)
 
-        cls.__init__ = init
+        setattr(cls, "__init__", init)  # noqa: B010 (mypy allows no assignment)
         return cls
 
     return decorated

@@ -9,11 +9,11 @@ namespace nb = nanobind;
 
 nb::str text(std::string_view bytes) { return nb::str(bytes.data(), bytes.size()); }
 
-nb::dict build_info() {
+nb::typed<nb::dict, nb::str, nb::any> build_info() {
   const app::BuildInfo built = app::build_info();
   nb::list kernels;
   for (const std::string_view name : built.kernel_sets) kernels.append(text(name));
-  nb::dict info;
+  nb::typed<nb::dict, nb::str, nb::any> info;
   info["version"] = text(built.version);
   info["commit"] = text(built.commit);
   info["compiler"] = text(built.compiler);

@@ -83,6 +83,8 @@ const ChatTemplate& Engine::chat_template() {
 namespace {
 
 namespace nb = nanobind;
+using Arguments = nb::typed<nb::dict, nb::str, nb::any>;
+using Objects = nb::typed<nb::list, nb::any>;
 
 // Thrown out of loading when a signal's handler raised: its exception is set in this thread.
 struct Raised {};
@@ -116,7 +118,7 @@ void free_engine(Engine* engine) {
   delete engine;
 }
 
-std::shared_ptr<Engine> load(const std::string& model, const nb::dict& flags) {
+std::shared_ptr<Engine> load(const std::string& model, const Arguments& flags) {
   LLMOptions options = options_of(flags);
   options.log = log_to_python;
   options.progress = [](std::string_view, int64_t, int64_t) { check_signals(); };
@@ -134,9 +136,9 @@ void close(Engine& engine) {
   engine.close();
 }
 
-nb::dict describe(Engine& engine) {
+nb::typed<nb::dict, nb::str, nb::any> describe(Engine& engine) {
   const Engine::Use llm(engine);
-  nb::dict about;
+  nb::typed<nb::dict, nb::str, nb::any> about;
   about["device"] = to_string(llm->device());
   about["architecture"] = llm->model_info().architecture;
   about["dtype"] = std::string(name_of(llm->model_info().dtype));
@@ -149,10 +151,10 @@ nb::dict describe(Engine& engine) {
   return about;
 }
 
-nb::dict stats(Engine& engine) {
+nb::typed<nb::dict, nb::str, int> stats(Engine& engine) {
   const Engine::Use llm(engine);
   const EngineStats now = llm->stats();
-  nb::dict numbers;
+  nb::typed<nb::dict, nb::str, int> numbers;
   numbers["num_running"] = now.running;
   numbers["num_waiting"] = now.waiting;
   numbers["num_steps"] = now.steps;
@@ -176,7 +178,8 @@ std::string decode(Engine& engine, const std::vector<int32_t>& ids, bool skip_sp
   return llm->tokenizer().decode(ids, skip_special_tokens ? SpecialText::kSkip : SpecialText::kKeep);
 }
 
-nb::tuple render_chat(Engine& engine, const nb::list& messages, const nb::dict& options) {
+nb::typed<nb::tuple, std::string, std::vector<int32_t>> render_chat(Engine& engine, const Objects& messages,
+                                                                    const Arguments& options) {
   const Engine::Use llm(engine);
   const Fields fields(options);
   ChatInput input;

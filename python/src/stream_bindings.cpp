@@ -2,7 +2,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
+
+#include <variant>
 
 #include "module.h"
 #include "request_stream.h"
@@ -14,21 +17,26 @@ namespace nb = nanobind;
 
 constexpr std::chrono::milliseconds kBetweenSignals{50};
 
-nb::list pairs(const std::vector<TokenLogprob>& tokens) {
-  nb::list list;
+using TokenTuple = nb::typed<nb::tuple, int, float>;  // id, log-probability
+using PlaceTuple =
+    nb::typed<nb::tuple, int, float, nb::typed<nb::list, TokenTuple>>;  // with the likeliest in its place
+using Dict = nb::typed<nb::dict, nb::str, nb::any>;
+
+nb::typed<nb::list, TokenTuple> pairs(const std::vector<TokenLogprob>& tokens) {
+  nb::typed<nb::list, TokenTuple> list;
   for (const TokenLogprob& one : tokens) list.append(nb::make_tuple(one.id, one.logprob));
   return list;
 }
 
-nb::list top_of(const Update& update) {
-  nb::list list;
+nb::typed<nb::list, nb::typed<nb::list, TokenTuple>> top_of(const Update& update) {
+  nb::typed<nb::list, nb::typed<nb::list, TokenTuple>> list;
   for (const auto& tokens : update.top) list.append(pairs(tokens));
   return list;
 }
 
 // (token, log-probability, the likeliest in its place) of each token of the prompt but the first.
-nb::list prompt_logprobs_of(const Update& update) {
-  nb::list list;
+nb::typed<nb::list, PlaceTuple> prompt_logprobs_of(const Update& update) {
+  nb::typed<nb::list, PlaceTuple> list;
   for (const PromptToken& one : update.prompt_logprobs) {
     list.append(nb::make_tuple(one.token.id, one.token.logprob, pairs(one.top)));
   }
@@ -39,7 +47,7 @@ nb::tuple token_tuple(const StepReport::Token& token) {
   return nb::make_tuple(token.position, token.id, token.confidence);
 }
 
-nb::dict step_dict(const StepReport& report) {
+Dict step_dict(const StepReport& report) {
   nb::list blocks, decided, pending;
   for (const StepReport::Block& block : report.blocks) {
     const bool is_active = block.state == DecodingBlock::State::kActive;
@@ -47,7 +55,7 @@ nb::dict step_dict(const StepReport& report) {
   }
   for (const StepReport::Token& token : report.decided) decided.append(token_tuple(token));
   for (const auto& token : report.pending) pending.append(token ? nb::object(token_tuple(*token)) : nb::none());
-  nb::dict step;
+  Dict step;
   step["step"] = report.step;
   step["context_len"] = report.context_len;
   step["first_position"] = report.first_position;
@@ -59,26 +67,25 @@ nb::dict step_dict(const StepReport& report) {
   return step;
 }
 
-nb::list steps_of(const Update& update) {
-  nb::list list;
+nb::typed<nb::list, Dict> steps_of(const Update& update) {
+  nb::typed<nb::list, Dict> list;
   for (const StepReport& report : update.steps) list.append(step_dict(report));
   return list;
 }
 
-nb::object finish_reason_of(const Update& update) {
-  if (!update.finish_reason) return nb::none();
-  const std::string_view name = name_of(*update.finish_reason);
-  return nb::str(name.data(), name.size());
+std::optional<std::string> finish_reason_of(const Update& update) {
+  return update.finish_reason ? std::optional<std::string>(name_of(*update.finish_reason)) : std::nullopt;
 }
 
-nb::object stop_reason_of(const Update& update) {
-  if (update.stop_text) return nb::cast(*update.stop_text);
-  return update.stop_token ? nb::cast(*update.stop_token) : nb::none();
+std::variant<std::monostate, std::string, int32_t> stop_reason_of(const Update& update) {
+  if (update.stop_text) return *update.stop_text;
+  if (update.stop_token) return *update.stop_token;
+  return {};
 }
 
 nb::object error_of(const Update& update) { return update.error ? exception_of(*update.error) : nb::none(); }
 
-int64_t add(RequestStream& stream, std::vector<int32_t> prompt_ids, const nb::dict& given, std::string cache_salt) {
+int64_t add(RequestStream& stream, std::vector<int32_t> prompt_ids, const Dict& given, std::string cache_salt) {
   const Engine::Use llm(stream.engine());
   const RequestParams params = params_of(given, llm->default_params(schedule_of(given)));
   const nb::gil_scoped_release release;
@@ -122,7 +129,7 @@ void bind_update(nb::module_& module) {
       .def_ro("num_forwards", &Update::num_forwards)
       .def_ro("first_token_s", &Update::first_token_s)
       .def_ro("last_token_s", &Update::last_token_s)
-      .def_prop_ro("error", error_of);
+      .def_prop_ro("error", error_of, nb::sig("def error(self) -> Exception | None"));
 }
 
 }  // namespace

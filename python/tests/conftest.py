@@ -43,4 +43,4 @@ def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 def num_threads() -> int:
     """Threads of this process."""
-    return len(os.listdir("/proc/self/task"))
+    return len(list(pathlib.Path("/proc/self/task").iterdir()))

@@ -1,6 +1,7 @@
 """AsyncLLM: streams, aborts, cancellations, several loops."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -44,7 +45,7 @@ def test_outputs_hold_the_text_so_far(llm: headrace.LLM) -> None:
         outputs = [output async for output in stream.generate(PROMPT, params)]
         texts = [output.outputs[0].text for output in outputs]
         assert len(outputs) > 1
-        assert all(after.startswith(before) for before, after in zip(texts, texts[1:]))
+        assert all(after.startswith(before) for before, after in itertools.pairwise(texts))
         assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
         (expected,) = llm.generate(PROMPT, params)
         assert outputs[-1].outputs[0].text == expected.outputs[0].text
@@ -149,7 +150,7 @@ def test_closing_wakes_who_waits() -> None:
         while llm.stats["num_running"] == 0:
             await asyncio.sleep(0.01)
         llm.close()
-        with pytest.raises(headrace.Error, match="this LLM was closed while requests ran|this LLM is closed"):
+        with pytest.raises(headrace.Error, match=r"this LLM was closed while requests ran|this LLM is closed"):
             await task
 
     asyncio.run(main())
