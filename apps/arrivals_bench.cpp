@@ -95,7 +95,7 @@ void bench_arrivals(LLM& llm, int32_t requests, int32_t input_len) {
   write_out(fmt::format(
       "{{\"name\": \"model arrivals {} requests {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}, "
       "\"prompt_rows_share\": {:.3f}, \"host_gap_us\": {:.1f}, \"host_gap_p99_us\": {:.1f}}}\n",
-      requests, info.architecture, name_of(info.dtype), to_string(llm.device()), quantile(seconds, 0.5),
+      requests, info.architecture, info.weight_types(), to_string(llm.device()), quantile(seconds, 0.5),
       static_cast<double>(after.tokens - before.tokens) / all,
       1 - static_cast<double>(after.tokens - before.tokens) / static_cast<double>(after.rows - before.rows),
       1e6 * quantile(gaps, 0.5), 1e6 * quantile(gaps, 0.99)));

@@ -186,7 +186,7 @@ void bench_batch(LLM& llm, int32_t requests, int32_t input_len) {
     const double seconds = step_seconds(engine, info, {requests, input_len}, wanted);
     write_out(fmt::format(
         "{{\"name\": \"model decode batch {}{} {} {} {}\", \"median_s\": {:.6f}, \"tokens_per_s\": {:.1f}}}\n",
-        requests, wanted.name, info.architecture, name_of(info.dtype), to_string(llm.device()), seconds,
+        requests, wanted.name, info.architecture, info.weight_types(), to_string(llm.device()), seconds,
         requests / seconds));
   }
 }
@@ -199,7 +199,7 @@ void bench_engines(std::span<const std::unique_ptr<LLM>> llms, int32_t requests,
   write_out(
       fmt::format("{{\"name\": \"model decode batch {} in {} engines {} {} {}\", \"tokens_per_s\": {:.1f}, "
                   "\"one_engine_tokens_per_s\": {:.1f}, \"share_of_one_engine\": {:.3f}}}\n",
-                  requests, llms.size(), info.architecture, name_of(info.dtype), to_string(llms[0]->device()), together,
+                  requests, llms.size(), info.architecture, info.weight_types(), to_string(llms[0]->device()), together,
                   one, together / one));
 }
 

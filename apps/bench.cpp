@@ -91,7 +91,7 @@ void bench_model(const ModelFlags& flags, const BenchLoad& load, int threads, co
   bench::LimitBeside read([&] { return on_cpu ? std::optional(bench::read_bandwidth(threads)) : std::nullopt; });
   const ModelInfo& info = llm.model_info();
   const double seconds = decode_seconds(llm, random_prompt(info, 4, 1), on_cpu ? 32 : 256);
-  const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
+  const std::string model = fmt::format("{} {} {}", info.architecture, info.weight_types(), to_string(llm.device()));
   report(read.counted({.name = "model decode batch 1 " + model,
                        .median_s = seconds,
                        .bytes = info.bytes_read(1),

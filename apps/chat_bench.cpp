@@ -68,7 +68,7 @@ void bench_second_turns(LLM& llm, SchedulerConfig::KeepText keep, const bench::R
     num_tokens = static_cast<int32_t>(text.size());
   }
   report({.name = fmt::format("first token of a second turn, {} of {} tokens reused, {} {} {}", num_reused, num_tokens,
-                              info.architecture, name_of(info.dtype), to_string(llm.device())),
+                              info.architecture, info.weight_types(), to_string(llm.device())),
           .median_s = median_of(std::move(seconds)),
           .limit_rate = std::nullopt});
 }
@@ -98,7 +98,7 @@ void bench_shared_beginning(LLM& llm, const bench::Report& report) {
     of_rest.push_back(run_turn(engine, rest, 1).first_token_s);
     of_rest_without.push_back(run_turn(without_cache, rest, 1).first_token_s);
   }
-  const std::string model = fmt::format("{} {} {}", info.architecture, name_of(info.dtype), to_string(llm.device()));
+  const std::string model = fmt::format("{} {} {}", info.architecture, info.weight_types(), to_string(llm.device()));
   report({.name =
               fmt::format("first token behind a shared beginning, {} of {} tokens reused, {}", num_reused, most, model),
           .median_s = median_of(std::move(seconds)),

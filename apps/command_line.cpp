@@ -56,11 +56,12 @@ std::string drawn_seed() {
   return std::to_string((uint64_t{device()} << 32) | device());
 }
 
-// The value as headrace calls it. Names of types and levels are lower case; elsewhere they may be "BF16" or "INFO".
+// The value as headrace calls it. Names of types, formats and levels are lower case; elsewhere they may be "BF16",
+// "Q8_0" or "INFO".
 std::string value_here(const CLI::Option& option, std::string value) {
   const std::string name = name_in_errors(option);
   if (name == "--seed" && value == "-1") return drawn_seed();
-  if (name.ends_with("dtype") || name == "--log-level") {
+  if (name.ends_with("dtype") || name == "--log-level" || name == "--to" || name == "--quantize") {
     std::ranges::transform(value, value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   }
   const auto same = same_value(name, value);

@@ -35,11 +35,13 @@ fs::path output_of(const QuantizeFlags& flags, const fs::path& model) {
   return gguf_model_name(model) + "-" + format + ".gguf";
 }
 
-void require_writable(const fs::path& file, const QuantizeFlags& flags) {
+void require_writable(const fs::path& file, const fs::path& model, const QuantizeFlags& flags) {
   std::error_code unknown;
   HR_REQUIRE(file.extension() == ".gguf", ErrorCode::kInvalidArgument, file.string(),
              ": expected a name that ends with .gguf");
   HR_REQUIRE(!fs::is_directory(file, unknown), ErrorCode::kInvalidArgument, file.string(), ": is a directory");
+  HR_REQUIRE(!fs::equivalent(file, model, unknown), ErrorCode::kInvalidArgument, file.string(),
+             ": is the model to quantise, expected another file");
   HR_REQUIRE(flags.overwrite || !fs::exists(file, unknown), ErrorCode::kInvalidArgument, file.string(),
              ": exists; --overwrite replaces it");
 }
@@ -68,7 +70,7 @@ void write_with_progress(const ModelDescription& model, const fs::path& file, co
 
 int quantize(const QuantizeFlags& flags, Output output) {
   const fs::path model = model_directory(flags.model), file = output_of(flags, model);
-  require_writable(file, flags);
+  require_writable(file, model, flags);
   try {
     write_with_progress(read_description(model), file, flags);
   } catch (const Error& error) {

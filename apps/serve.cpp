@@ -110,7 +110,7 @@ std::string start_report(const AsyncLLM& llm, const std::vector<std::string>& na
       "cache    {}: {} pages of {} tokens{}; {} tokens fit\n"
       "context  {} tokens; {:.1f} requests of that length at a time, {} shorter ones\n"
       "url      {}\n",
-      names.front(), model.architecture, to_string(llm.device()), human_bytes(model.weight_bytes), name_of(model.dtype),
+      names.front(), model.architecture, to_string(llm.device()), human_bytes(model.weight_bytes), model.weight_types(),
       human_bytes(llm.memory_plan().bytes), llm.memory_plan().num_pages, engine.runner.page_size, states, tokens,
       engine.max_context_len, at_once, engine.max_requests, url);
 }

@@ -35,8 +35,10 @@ check "a diffusion model at load" 0 "$(status text fairy-diffusion --quantize q4
 check "random weights at load" 0 "$(status text fairy-hybrid --quantize q6_k --random-weights 1)"
 
 check "a file that exists" "headrace: a.gguf: exists; --overwrite replaces it" "$(message quantize --to q6_k -o a.gguf)"
+check "the model itself" "headrace: fairy-hybrid-BF16.gguf: is the model to quantise, expected another file" \
+  "$(message "$headrace" quantize fairy-hybrid-BF16.gguf --to q8_0 -o fairy-hybrid-BF16.gguf --overwrite)"
 check "its status, and that of --overwrite" "2 0" \
-  "$(status quantize --to q6_k -o a.gguf) $(status quantize --to q6_k -o a.gguf --overwrite)"
+  "$(status quantize --to q6_k -o a.gguf) $(status quantize --to Q6_K -o a.gguf --overwrite)"
 check "what was written over it" "Q8_0" "$("$headrace" show a.gguf | awk '/embedding/ { print $NF }')"
 check "a file that is quantised already" "2 a file that is quantised is not quantised again" \
   "$(status "$headrace" quantize one.gguf --to q6_k -o b.gguf) $(message "$headrace" quantize one.gguf --to q6_k -o b.gguf | grep -o "a file that is quantised is not.*")"

@@ -150,7 +150,8 @@ GgufValue value_of(Cursor& cursor) {
 
 uint32_t version_of(Cursor& cursor) {
   const auto magic = cursor.number<std::array<char, 4>>();
-  if (std::string_view(magic.data(), magic.size()) != "GGUF") cursor.refuse("the file does not begin with GGUF");
+  if (std::string_view(magic.data(), magic.size()) != "GGUF")
+    cursor.refuse("the file does not begin with GGUF: it is no GGUF file, or a page or pointer in its place");
   const auto version = cursor.number<uint32_t>();
   if (version != 0 && (version & 0xFFFF) == 0) cursor.refuse("is of a machine with another byte order");
   if (version != 2 && version != 3) cursor.refuse("version ", version, ", expected 2 or 3");

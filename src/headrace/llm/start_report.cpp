@@ -16,16 +16,6 @@ void warn_of_end_tokens(const LLMOptions& o, const Tokenizer& tokenizer, const M
   }
 }
 
-// "Q4_K and Q6_K"
-std::string names_of(const std::vector<BlockFormat>& formats) {
-  std::string names;
-  for (size_t i = 0; i < formats.size(); ++i) {
-    if (i > 0) names += i + 1 == formats.size() ? " and " : ", ";
-    names += layout_of(formats[i]).name;
-  }
-  return names;
-}
-
 }  // namespace
 
 void report_start(const LLMOptions& options, AsyncLLM& llm) {
@@ -39,8 +29,8 @@ void report_start(const LLMOptions& options, AsyncLLM& llm) {
                            name_of(llm.engine().runner().kv_dtype())));
   if (!model.packed_formats.empty()) {
     const bool int8 = options.context.activations == Activations::kInt8;
-    log(LogLevel::kInfo, str("weights in ", names_of(model.packed_formats), ", multiplied by ",
-                             int8 ? "activations in blocks of int8" : "float activations"));
+    log(LogLevel::kInfo, str("weights in ", model.weight_types(), ", multiplied by ",
+                             int8 ? "activations rounded to int8, in groups of 32" : "activations as they are"));
   }
   log(LogLevel::kInfo, str("attention by ", llm.engine().runner().describe(), "; strategy ", engine.strategy,
                            "; a context of ", engine.max_context_len, " tokens"));

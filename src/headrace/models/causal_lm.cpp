@@ -57,6 +57,7 @@ CausalLM::CausalLM(const ModelConfig& c, Checkpoint checkpoint, const LayerConte
   head_ = c.tied_head ? Linear(embedding_, {}) : Linear(weights.head, "lm_head", c.vocab, c.hidden);
   if (!checkpoint_.is_random()) checkpoint_.require_all_used();
   info_.weight_bytes = checkpoint_.stored_bytes();
+  info_.num_parameters = checkpoint_.num_elements();
   info_.packed_formats = checkpoint_.packed_formats();
   if (!c.tied_head) info_.gathered_bytes = embedding_.bytes();
 }

@@ -104,6 +104,7 @@ DiffusionGemma::DiffusionGemma(const ModelConfig& c, const DiffusionGemmaConfig&
     checkpoint_.require_all_used(kOtherTowers);
   }
   info_.weight_bytes = checkpoint_.stored_bytes();
+  info_.num_parameters = checkpoint_.num_elements();
   info_.packed_formats = checkpoint_.packed_formats();
   const auto& router = gemma.moe.router;
   info_.experts.count = static_cast<int32_t>(router.num_experts);

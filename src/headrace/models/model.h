@@ -25,8 +25,9 @@ struct ModelInfo {
   std::vector<RadixAttentionConfig> attention_kinds;  // the first full-attention layer of each kind
   std::vector<KVLayerScales> kv_scales;               // from the checkpoint, for an 8-bit KV cache
   int32_t num_gdn_layers = 0;
-  GDNPoolConfig gdn;                        // the engine sets num_slots
-  int64_t weight_bytes = 0;                 // as stored, or as generated
+  GDNPoolConfig gdn;         // the engine sets num_slots
+  int64_t weight_bytes = 0;  // as stored, or as generated
+  int64_t num_parameters = 0;
   std::vector<BlockFormat> packed_formats;  // of quantised weights that run as blocks; each once
   // The part of weight_bytes in an embedding that is not also the LM head. A token reads one row of it.
   int64_t gathered_bytes = 0;
@@ -37,6 +38,15 @@ struct ModelInfo {
   DType dtype = DType::kF32;               // activations
   std::optional<DiffusionInfo> diffusion;  // absent: autoregressive
 
+  // Returns the types of weights in GEMMs: "Q4_K and Q6_K", or "bfloat16".
+  std::string weight_types() const {
+    std::string names;
+    for (size_t i = 0; i < packed_formats.size(); ++i) {
+      if (i > 0) names += i + 1 == packed_formats.size() ? " and " : ", ";
+      names += layout_of(packed_formats[i]).name;
+    }
+    return names.empty() ? std::string(name_of(dtype)) : names;
+  }
   // Returns the bytes of weights that a step of `rows` tokens reads if routing is uniform: a layer's expert is unused
   // with probability (1 - per_token / count)^rows. Correlated tokens read less.
   double bytes_read(double rows) const { return without_experts() + expert_share(1 - std::pow(1 - chosen(), rows)); }

@@ -70,10 +70,11 @@ Answer answer_ollama_generate(const JsonNode& body, const ServedModel& model, Ca
 
 std::string ollama_details_json(const ServedModel& model) {
   const ModelInfo& info = model.llm().model_info();
-  const int64_t parameters = info.weight_bytes / std::max<int64_t>(1, static_cast<int64_t>(size_of(info.dtype)));
-  return str(R"({"format": "safetensors", "family": )", json_string(info.architecture), R"(, "families": [)",
-             json_string(info.architecture), R"(], "parameter_size": ")", parameters / 1'000'000,
-             R"(M", "quantization_level": )", json_string(name_of(info.dtype)), '}');
+  const bool is_quantised = !info.packed_formats.empty();
+  return str(R"({"format": ")", is_quantised ? "gguf" : "safetensors", R"(", "family": )",
+             json_string(info.architecture), R"(, "families": [)", json_string(info.architecture),
+             R"(], "parameter_size": ")", info.num_parameters / 1'000'000, R"(M", "quantization_level": )",
+             json_string(info.weight_types()), '}');
 }
 
 std::string ollama_tags_json(const ServedModel& model) {

@@ -348,6 +348,15 @@ std::vector<std::string> Checkpoint::names() const {
   return out;
 }
 
+int64_t Checkpoint::num_elements() const {
+  int64_t sum = 0;
+  for (const auto& [name, stored] : state_->stored) sum += stored.shape.numel();
+  if (!is_random()) return sum;
+  for (const auto& [name, made] : state_->owned) sum += made.numel();
+  for (const auto& [name, packed] : state_->packed) sum += packed.matrix().out * packed.matrix().in;
+  return sum;
+}
+
 int64_t Checkpoint::stored_bytes() const {
   uint64_t sum = 0;
   for (const auto& [name, stored] : state_->stored) sum += static_cast<uint64_t>(stored.bytes());

@@ -94,6 +94,7 @@ class Checkpoint {
   std::vector<std::string> names() const;  // sorted
   // Of all tensors in the files, and of random weights those made so far. What quantize() made counts in its place.
   int64_t stored_bytes() const;
+  int64_t num_elements() const;  // of all tensors, stored or made up
 
   // Formats of the matrices that weight() gave as blocks, each once.
   std::vector<BlockFormat> packed_formats() const;
