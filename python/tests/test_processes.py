@@ -71,6 +71,7 @@ def test_closing_ends_calls_of_other_threads() -> None:
     assert failures in (["this LLM was closed while requests ran"], ["this LLM is closed"])
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_refused_in_a_sentence_and_may_load_its_own(llm: LLM) -> None:
     expected = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=10))[0].outputs[0].text
     read, write = os.pipe()
@@ -100,7 +101,8 @@ def test_a_forked_child_is_refused_in_a_sentence_and_may_load_its_own(llm: LLM) 
 
 def test_a_forked_child_ends_like_any_other() -> None:
     code = """
-import os, sys, headrace
+import os, sys, warnings, headrace
+warnings.simplefilter("ignore")  # of Python 3.12: the process has threads
 llm = headrace.LLM()
 llm.generate("a", headrace.SamplingParams(max_tokens=2))
 child = os.fork()
