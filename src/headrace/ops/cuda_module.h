@@ -27,6 +27,12 @@ struct CudaModule {
   // also while other runtimes of the device are used. Throws Error kNoDevice if there is no driver, no such device or
   // no code for its architecture; kOutOfMemory if the device's memory is full.
   std::unique_ptr<DeviceRuntime> (*make_runtime)(int32_t index) = nullptr;
+  // Makes a runtime whose stream is the caller's `stream`, a cudaStream_t of the device that outlives it; null is the
+  // default stream. Its kernels start when all earlier work of the stream has ended, whoever queued it. Callable while
+  // streams capture, also this one. Errors as make_runtime.
+  std::unique_ptr<DeviceRuntime> (*make_runtime_on)(int32_t index, void* stream) = nullptr;
+  // Returns true if work queued on the cudaStream_t is captured now. Error kCuda.
+  bool (*is_capturing)(void* stream) = nullptr;
   // Returns a table of kernels for contexts whose stream belongs to a runtime of this module:
   // - "cuda": kernels of the device's architecture where they fit;
   // - "cuda_baseline": kernels that run on any device from sm_80 on;
@@ -44,7 +50,7 @@ struct CudaModule {
 // Names a layout of the structs that the program shares with the library. The list of ops is part of it; raise kLayout
 // with any other change of CudaModule, OpSet, DeviceRuntime or an Args struct.
 constexpr int32_t cuda_module_version(std::string_view ops) {
-  constexpr uint32_t kLayout = 12;
+  constexpr uint32_t kLayout = 13;
   uint32_t hash = kLayout;
   for (const char c : ops) hash = hash * 31 + static_cast<unsigned char>(c);
   return static_cast<int32_t>(hash & 0x7fffffff);

@@ -46,7 +46,7 @@ void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes,
   allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
 }
 
-// Launches kernel<<<grid, block, shared_bytes, stream>>>(params), with PDL on sm_90. Throws kCuda; `name` stands in the
+// Launches kernel<<<grid, block, shared_bytes, stream>>>(params), with PDL on sm_90 unless the stream has none. Throws kCuda; `name` stands in the
 // error.
 template <class Params>
 void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
@@ -59,7 +59,9 @@ void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 bl
     return attributes[config.numAttrs++].val;
   };
   if (stream.arch >= 90) {
-    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+    if (stream.overlap == Stream::Overlap::kPdl) {
+      add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+    }
     constexpr unsigned kBesideFewRows = 58, kAll = 100;  // percent
     if (shared_bytes == 0 && (stream.has_few_rows || options.share == SharedShare::kAll)) {
       add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =

@@ -18,10 +18,24 @@ namespace {
 
 constexpr int32_t kMaxDevices = 64;
 
-std::unique_ptr<DeviceRuntime> make_runtime(int32_t index) {
+SharedDevice& shared_device(int32_t index) {
   static auto& devices = *new std::array<SharedDevice, kMaxDevices>;  // kept: runtimes may be destroyed during exit
   HR_REQUIRE(index >= 0 && index < kMaxDevices, ErrorCode::kNoDevice, "cuda: device ", index, " is not there");
-  return std::make_unique<Runtime>(index, devices[static_cast<size_t>(index)]);
+  return devices[static_cast<size_t>(index)];
+}
+
+std::unique_ptr<DeviceRuntime> make_runtime(int32_t index) {
+  return std::make_unique<Runtime>(index, shared_device(index));
+}
+
+std::unique_ptr<DeviceRuntime> make_runtime_on(int32_t index, void* stream) {
+  return std::make_unique<Runtime>(index, shared_device(index), static_cast<cudaStream_t>(stream));
+}
+
+bool is_capturing(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "asking whether a stream captures");
+  return status != cudaStreamCaptureStatusNone;
 }
 
 template <DeviceCap kCap>
@@ -90,6 +104,8 @@ int32_t driver_cuda() {
 
 constexpr CudaModule kModule = {.version = kCudaModuleVersion,
                                 .make_runtime = make_runtime,
+                                .make_runtime_on = make_runtime_on,
+                                .is_capturing = is_capturing,
                                 .ops = ops,
                                 .devices = devices,
                                 .free_bytes = free_bytes,

@@ -18,6 +18,18 @@ namespace {
 
 constexpr size_t kRingBytes = size_t{8} << 20;
 
+// While alive, the calling thread may allocate and wait although a stream captures.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // Rounds small sizes up to powers of two, large ones to whole 2 MiB pages: few size classes, little waste.
 size_t rounded_size(size_t bytes) {
   constexpr size_t kLarge = size_t{2} << 20;
@@ -76,7 +88,9 @@ class Mark final : public DeviceEvent {
 Runtime::Runtime(SharedDevice& shared) : shared_(shared) {}
 
 // The destructor frees what was made before an error: it runs because the constructor delegated to has ended.
-Runtime::Runtime(int32_t index, SharedDevice& shared) : Runtime(shared) {
+Runtime::Runtime(int32_t index, SharedDevice& shared, std::optional<cudaStream_t> callers) : Runtime(shared) {
+  if (callers) stream_.handle = *callers, stream_.overlap = Stream::Overlap::kNone, stream_is_ = StreamIs::kCallers;
+  const RelaxedCapture relaxed;
   with_need({.what = "the memory that kernels work in", .advice = "another device, or end what fills this one"},
             [&] { start(index); });
   check_pinned(cudaMallocHost(&ring_, kRingBytes), kRingBytes);
@@ -89,19 +103,32 @@ void Runtime::start(int32_t index) {
   stream_.arch = properties.major * 10 + properties.minor;
   stream_.shared_bytes_of_block = properties.sharedMemPerBlockOptin;
   stream_.shared_bytes_of_sm = properties.sharedMemPerMultiprocessor;
-  check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (stream_is_ == StreamIs::kOwn) {
+    check_cuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
   stream_.scratch_bytes = kScratchBytes;
   stream_.scratch = allocate(kScratchBytes);
   constexpr size_t kCounterBytes = (Stream::kCounters + 1) * sizeof(uint32_t);
   stream_.counters = static_cast<uint32_t*>(allocate(kCounterBytes));
-  check_cuda(cudaMemsetAsync(stream_.counters, 0, kCounterBytes, stream_.handle), "clearing counters");
   constexpr size_t kHandOverBytes = size_t{2} * HandOver::kBytes;
   stream_.hand_over = allocate(kHandOverBytes);
-  check_cuda(cudaMemsetAsync(stream_.hand_over, 0xff, kHandOverBytes, stream_.handle),
-             "clearing the hand-over of GEMM sequences");
+  fill_at_once({{stream_.counters, kCounterBytes, 0}, {stream_.hand_over, kHandOverBytes, 0xff}});
   blas_ = std::make_unique<CublasLtPlans>(index, shared_.blas_handles);
   stream_.blas = blas_.get(), stream_.notes = &shared_.attributes;
-  stream_.grid_barrier = taken_grid_barrier();
+  if (stream_is_ == StreamIs::kOwn) stream_.grid_barrier = taken_grid_barrier();
+}
+
+// On a stream that exists for this alone: the runtime's may be the caller's, and capture.
+void Runtime::fill_at_once(const std::vector<Filled>& blocks) {
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  cudaError_t status = cudaSuccess;
+  for (const Filled& block : blocks) {
+    if (status == cudaSuccess) status = cudaMemsetAsync(block.memory, block.value, block.bytes, stream);
+  }
+  if (status == cudaSuccess) status = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  check_cuda(status, "clearing the memory that kernels work in");
 }
 
 // Of the runtimes of a device the first one that asks has the barrier, until it is destroyed. Others never get it:
@@ -115,7 +142,7 @@ GridBarrier Runtime::taken_grid_barrier() {
 
 // Ignores errors: behind a fault of a kernel every call fails, and the driver frees the memory with the context.
 Runtime::~Runtime() {
-  if (stream_.handle == nullptr) return;  // nothing was made
+  if (stream_.num_sms == 0) return;  // nothing was made
   cudaSetDevice(stream_.device);
   free_cached();  // waits for the stream
   if (stream_.grid_barrier != GridBarrier::kNone) shared_.has_grid_barriers.clear();
@@ -125,7 +152,7 @@ Runtime::~Runtime() {
   cudaFree(stream_.counters);
   cudaFree(stream_.hand_over);
   cudaFreeHost(ring_);
-  cudaStreamDestroy(stream_.handle);
+  if (stream_is_ == StreamIs::kOwn) cudaStreamDestroy(stream_.handle);
 }
 
 void* Runtime::allocate(size_t bytes) {

@@ -2,6 +2,8 @@
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
 #include "headrace/core/device_runtime.h"
 #include "headrace/ops/cuda/runtime/caching_allocator.h"
@@ -22,7 +24,8 @@ class Runtime final : public DeviceRuntime {
  public:
   // Throws kNoDevice (no driver or an old one, no such device, or an architecture that is not built) or kOutOfMemory.
   // `shared` is not owned.
-  Runtime(int32_t index, SharedDevice& shared);
+  // `callers`: a stream of the caller's, which outlives the runtime, instead of one of its own.
+  Runtime(int32_t index, SharedDevice& shared, std::optional<cudaStream_t> callers = std::nullopt);
   ~Runtime() override;
 
   Device device() const override { return {DeviceType::kCUDA, stream_.device}; }
@@ -45,8 +48,14 @@ class Runtime final : public DeviceRuntime {
   void graph_gone() noexcept;  // call when a graph of end_capture() is destroyed
 
  private:
+  struct Filled {
+    void* memory;
+    size_t bytes;
+    int value;  // of each byte
+  };
   explicit Runtime(SharedDevice& shared);  // has nothing
   void start(int32_t index);               // allocates what lies on the device
+  void fill_at_once(const std::vector<Filled>& blocks);
   GridBarrier taken_grid_barrier();
   void free_cached() noexcept;
   cudaGraphExec_t ended_capture();
@@ -59,6 +68,7 @@ class Runtime final : public DeviceRuntime {
 
   SharedDevice& shared_;
   Stream stream_;
+  enum class StreamIs : uint8_t { kOwn, kCallers } stream_is_ = StreamIs::kOwn;
   std::unique_ptr<CublasLtPlans> blas_;  // stream_ refers to these
   std::mutex mutex_;                     // guards the members below
   CachingAllocator blocks_;              // by rounded size

@@ -33,6 +33,9 @@ struct Stream {
   KernelAttributes* notes = nullptr;  // kernel attributes of the device, shared by its runtimes
   GridBarrier grid_barrier = GridBarrier::kNone;
   bool has_few_rows = false;  // of the op that is being launched: entry.h
+  // kNone: kernels wait for all earlier work before they start. For streams with other people's work: what a kernel
+  // reads before pdl_wait() (pdl.cuh) may have been written just before it.
+  enum class Overlap : uint8_t { kPdl, kNone } overlap = Overlap::kPdl;
 
   DeviceProperties properties() const {
     return {.arch = arch,
