@@ -8,4 +8,5 @@ NB_MODULE(_core, module) {
   headrace::python::add_build_info(module);
   headrace::python::add_engine(module);
   headrace::python::add_request_stream(module);
+  headrace::python::add_ops(module);
 }

@@ -11,6 +11,7 @@ void add_build_info(nanobind::module_& module);
 void add_engine(nanobind::module_& module);
 void add_errors(nanobind::module_& module);
 void add_request_stream(nanobind::module_& module);  // after add_engine
+void add_ops(nanobind::module_& module);
 
 // Returns the Python exception for `error`, of headrace/errors.py. What bindings throw is translated without it.
 nanobind::object exception_of(const Error& error);

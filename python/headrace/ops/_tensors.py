@@ -1,0 +1,35 @@
+"""Which library a tensor is of, and new tensors of that library."""
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+_bridge: ModuleType | None = None  # headrace.ops._torch, once a tensor of torch came
+
+
+def torch_of(x: Any) -> Any:
+    """Returns `headrace.ops._torch` if `x` is a tensor of torch, else None. Never imports torch for other tensors."""
+    global _bridge
+    if _bridge is not None:
+        return _bridge if isinstance(x, _bridge.Tensor) else None
+    if not any(base.__module__ == "torch" for base in type(x).__mro__):
+        return None
+    from headrace.ops import _torch
+
+    _bridge = _torch
+    return _torch
+
+
+def empty(like: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    """Returns a new tensor of the library and device of `like`, with unspecified contents.
+
+    `dtype` is a name such as "float32"; without it the tensor has that of `like`.
+    """
+    torch = torch_of(like)
+    if torch is not None:
+        return torch.empty(like, shape, dtype)
+    if type(like).__module__ == "numpy":
+        numpy = importlib.import_module("numpy")
+        return numpy.empty(shape, dtype or like.dtype)
+    library = like.__array_namespace__()
+    return library.empty(shape, dtype=getattr(library, dtype) if dtype else like.dtype)
