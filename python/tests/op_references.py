@@ -3,6 +3,7 @@ src/headrace/ops: batch/key_span.h, ops/paged_attention.h, ops/store_kv.h, ops/c
 ops/rms_norm.h and ops/rotary_embedding.h. The shortest correct loops."""
 
 import math
+from typing import Any
 
 import torch
 
@@ -52,9 +53,20 @@ class Span:
 
 
 def paged_attention(
-    q, k_pool, v_pool, page_table, spans, *, k_new=None, v_new=None, scale, logit_cap=0.0, window=None, type="decoder",
-    keys="sequence",
-):  # fmt: skip
+    q: torch.Tensor,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    page_table: torch.Tensor,
+    spans: torch.Tensor,
+    *,
+    k_new: torch.Tensor | None = None,
+    v_new: torch.Tensor | None = None,
+    scale: float,
+    logit_cap: float = 0.0,
+    window: int | None = None,
+    type: str = "decoder",
+    keys: str = "sequence",
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns out and lse. k_pool, v_pool: float64 [pages, kv_heads, page_size, dim], dequantised; k_new, v_new as they
     count after rounding."""
     tokens, heads, _ = q.shape
@@ -81,7 +93,17 @@ def paged_attention(
     return out, lse
 
 
-def _seen(span, i, k_pool, v_pool, page_table, k_new, v_new, window, keys):
+def _seen(
+    span: Span,
+    i: int,
+    k_pool: torch.Tensor,
+    v_pool: torch.Tensor,
+    page_table: torch.Tensor,
+    k_new: torch.Tensor | None,
+    v_new: torch.Tensor | None,
+    window: int | None,
+    keys: str,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Returns the keys and values that row i of a request sees, each [kv_heads, dim]."""
 
     def pooled(row: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,7 +132,7 @@ def int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes.to(torch.int8), torch.where(largest < 2.0**-100, 0.0, largest / 127)[..., 0]
 
 
-def store_kv(x, slots, pool, scale=1.0) -> None:
+def store_kv(x: torch.Tensor, slots: torch.Tensor, pool: torch.Tensor, scale: float = 1.0) -> None:
     """Writes rows to a pool of any dtype but int8."""
     page_size = pool.shape[2]
     for t, slot in enumerate(slots.tolist()):
@@ -121,7 +143,14 @@ def store_kv(x, slots, pool, scale=1.0) -> None:
             pool[slot // page_size, :, slot % page_size] = row.to(pool.dtype)
 
 
-def causal_conv1d(x, weight, state, spans, slots, snapshots=()) -> torch.Tensor:
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    spans: torch.Tensor,
+    slots: torch.Tensor,
+    snapshots: Any = (),
+) -> torch.Tensor:
     """Returns out, float64; updates state."""
     width = weight.shape[1]
     out, before = torch.zeros(x.shape).double(), state.clone()
@@ -139,7 +168,18 @@ def causal_conv1d(x, weight, state, spans, slots, snapshots=()) -> torch.Tensor:
     return out
 
 
-def gated_delta_rule(qkv, a, b, a_log, dt_bias, state, spans, slots, num_k_heads, snapshots=()) -> torch.Tensor:
+def gated_delta_rule(
+    qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    state: torch.Tensor,
+    spans: torch.Tensor,
+    slots: torch.Tensor,
+    num_k_heads: int,
+    snapshots: Any = (),
+) -> torch.Tensor:
     """Returns out, float64; updates state, float64."""
     _, heads, v_dim, k_dim = state.shape
     tokens, group, before = qkv.shape[0], heads // num_k_heads, state.clone()
@@ -168,13 +208,17 @@ def gated_delta_rule(qkv, a, b, a_log, dt_bias, state, spans, slots, num_k_heads
     return out
 
 
-def rms_norm(x, weight, eps, gate=None, plus_one=False) -> torch.Tensor:
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, gate: torch.Tensor | None = None, plus_one: bool = False
+) -> torch.Tensor:
     wide = x.double()
     y = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * (weight.double() + plus_one)
     return y if gate is None else y * torch.nn.functional.silu(gate.double())
 
 
-def rotary_embedding(x, positions, inv_freq, magnitude=1.0) -> torch.Tensor:
+def rotary_embedding(
+    x: torch.Tensor, positions: torch.Tensor, inv_freq: torch.Tensor, magnitude: float = 1.0
+) -> torch.Tensor:
     half = inv_freq.shape[0]
     angles = positions.double()[:, None, None] * inv_freq.double()
     first, second, rest = x.double().split([half, half, x.shape[-1] - 2 * half], -1)

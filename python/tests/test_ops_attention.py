@@ -1,6 +1,7 @@
 """paged_attention and store_kv against float64 on random shapes."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -98,7 +99,9 @@ def new_pool(case: Case, pages: int, dim: int) -> torch.Tensor:
     return pool.transpose(1, 2) if case.token_major else pool
 
 
-def fill_pool(case: Case, pool: list[torch.Tensor], rand) -> tuple[list, list[torch.Tensor]]:
+def fill_pool(
+    case: Case, pool: list[torch.Tensor], rand: Callable[..., torch.Tensor]
+) -> tuple[list, list[torch.Tensor]]:
     """Fills every slot by store_kv; returns the scales and the dequantised pool."""
     pages = pool[0].shape[0]
     rows = [rand(pages * case.page_size, case.kv_heads, p.shape[3]).to(torch.float32) for p in pool]
@@ -113,7 +116,7 @@ def fill_pool(case: Case, pool: list[torch.Tensor], rand) -> tuple[list, list[to
     return scales, wide
 
 
-def as_stored(case: Case, new: torch.Tensor, scale) -> torch.Tensor:
+def as_stored(case: Case, new: torch.Tensor, scale: float) -> torch.Tensor:
     """New rows as they count: rounded to the pool's dtype."""
     if case.pool_dtype == torch.int8:
         codes, scales = reference.int8_rows(new)
@@ -201,7 +204,9 @@ def test_cross_attention_reads_the_encoders_pages(seed: int, requests: list[tupl
     st.sampled_from([1, 4, 16]),
     st.booleans(),
 )
-def test_store_kv_writes_its_slots_alone(seed, dtype, pool_dtype, tokens, page_size, token_major) -> None:
+def test_store_kv_writes_its_slots_alone(
+    seed: int, dtype: torch.dtype, pool_dtype: torch.dtype, tokens: int, page_size: int, token_major: bool
+) -> None:
     g = generator(seed)
     k, v = (3 * torch.randn((tokens, 2, dim), generator=g).to(dtype) for dim in (16, 24))
     slots = torch.randperm(4 * page_size + 16, generator=g)[:tokens]
@@ -225,7 +230,9 @@ def test_store_kv_writes_its_slots_alone(seed, dtype, pool_dtype, tokens, page_s
         assert torch.equal(pool.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
 
 
-def check_int8(x, slots, pool, want, scale) -> None:
+def check_int8(
+    x: torch.Tensor, slots: torch.Tensor, pool: torch.Tensor, want: torch.Tensor, scale: torch.Tensor
+) -> None:
     codes, scales = reference.int8_rows(x)
     want_scale, page_size = torch.full_like(scale, 7.0), pool.shape[2]
     for t, slot in enumerate(slots.tolist()):

@@ -40,7 +40,9 @@ def random_snapshots(q_lens: list[int], first_slot: int, g: torch.Generator) -> 
 @given(
     SEEDS, FLOATS, FLOATS, st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(1, 6), st.integers(1, 70)
 )
-def test_causal_conv1d_is_that_of_float64(seed, dtype, state_dtype, q_lens, width, channels) -> None:
+def test_causal_conv1d_is_that_of_float64(
+    seed: int, dtype: torch.dtype, state_dtype: torch.dtype, q_lens: list[int], width: int, channels: int
+) -> None:
     g, count = generator(seed), len(q_lens)
     x = torch.randn((sum(q_lens), channels + 3), generator=g).to(dtype)[:, 1 : channels + 1]
     weight = torch.randn((channels, width), generator=g).to(dtype)
@@ -66,7 +68,9 @@ def test_causal_conv1d_is_that_of_float64(seed, dtype, state_dtype, q_lens, widt
     st.sampled_from([8, 24, 64]),
     st.booleans(),
 )
-def test_gated_delta_rule_is_that_of_float64(seed, dtype, q_lens, k_heads, group, k_dim, v_dim, strict) -> None:
+def test_gated_delta_rule_is_that_of_float64(
+    seed: int, dtype: torch.dtype, q_lens: list[int], k_heads: int, group: int, k_dim: int, v_dim: int, strict: bool
+) -> None:
     g, count, heads, tokens = generator(seed), len(q_lens), k_heads * group, sum(q_lens)
     qkv = torch.randn((tokens, 2 * k_heads * k_dim + heads * v_dim), generator=g).to(dtype)
     a, b = (torch.randn((tokens, heads), generator=g).to(dtype) for _ in range(2))
@@ -86,7 +90,7 @@ def test_gated_delta_rule_is_that_of_float64(seed, dtype, q_lens, k_heads, group
 
 @random_shapes
 @given(SEEDS, st.integers(1, 6), st.booleans())
-def test_updates_are_requests_of_one_token(seed, count, absent) -> None:
+def test_updates_are_requests_of_one_token(seed: int, count: int, absent: bool) -> None:
     g = generator(seed)
     x, weight = torch.randn((count, 40), generator=g), torch.randn((40, 4), generator=g)
     slots = torch.randperm(8, generator=g)[:count].to(torch.int32)
@@ -109,7 +113,9 @@ def test_updates_are_requests_of_one_token(seed, count, absent) -> None:
 
 @random_shapes
 @given(SEEDS, FLOATS, FLOATS, st.sampled_from([(5, 64), (3, 7, 24), (0, 16), (2, 1, 1)]), st.booleans(), st.booleans())
-def test_rms_norm_is_that_of_float64(seed, dtype, weight_dtype, shape, gated, plus_one) -> None:
+def test_rms_norm_is_that_of_float64(
+    seed: int, dtype: torch.dtype, weight_dtype: torch.dtype, shape: tuple[int, ...], gated: bool, plus_one: bool
+) -> None:
     g = generator(seed)
     x = torch.randn((*shape[:-1], 2 * shape[-1]), generator=g).to(dtype)[..., : shape[-1]]
     weight = torch.randn(shape[-1], generator=g).to(weight_dtype)
@@ -122,7 +128,9 @@ def test_rms_norm_is_that_of_float64(seed, dtype, weight_dtype, shape, gated, pl
 
 @random_shapes
 @given(SEEDS, FLOATS, st.integers(0, 9), st.integers(1, 3), st.sampled_from([(64, 32), (64, 16), (20, 3)]))
-def test_rotary_embedding_is_that_of_float64(seed, dtype, tokens, heads, sizes) -> None:
+def test_rotary_embedding_is_that_of_float64(
+    seed: int, dtype: torch.dtype, tokens: int, heads: int, sizes: tuple[int, int]
+) -> None:
     g, (dim, half) = generator(seed), sizes
     x = torch.randn((tokens, heads, dim), generator=g).to(dtype)
     positions = torch.randint(0, 5000, (tokens,), generator=g, dtype=torch.int32)

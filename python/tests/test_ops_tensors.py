@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 np = pytest.importorskip("numpy")
 
-import headrace
-from headrace import ops
+import headrace  # noqa: E402
+from headrace import ops  # noqa: E402
 
 HEADS, DIM, PAGES, PAGE_SIZE = 2, 16, 3, 8
 
@@ -29,7 +31,7 @@ def attention_arguments() -> dict:
     return {"q": rows(1, 4, DIM), **pools, "page_table": table, "spans": spans, **new}
 
 
-def refused(call, **changed) -> str:
+def refused(call: Callable[..., Any], **changed: Any) -> str:
     """Returns the sentence of the refusal of a call with changed arguments."""
     arguments = {**attention_arguments(), **changed} if call is ops.paged_attention else changed
     with pytest.raises(headrace.InvalidArgumentError) as error:
@@ -41,8 +43,10 @@ def refused(call, **changed) -> str:
 
 def test_numpy_in_numpy_out() -> None:
     out, lse = ops.paged_attention(**attention_arguments(), return_lse=True)
-    assert isinstance(out, np.ndarray) and isinstance(lse, np.ndarray)
-    assert out.shape == (1, 4, DIM) and out.dtype == np.float32 and lse.dtype == np.float32
+    assert isinstance(out, np.ndarray)
+    assert isinstance(lse, np.ndarray)
+    assert out.shape == (1, 4, DIM)
+    assert [out.dtype, lse.dtype] == [np.float32, np.float32]
     assert np.isfinite(out).all()
 
 
@@ -126,8 +130,8 @@ def test_errors_name_the_argument_what_was_expected_and_what_was_found() -> None
     assert "window is 0" in refused(call, window=0)
     with pytest.raises(headrace.InvalidArgumentError, match="weight is a list, expected a tensor"):
         ops.rms_norm(rows(1, 2), [1.0, 1.0])
+    pools = [np.zeros((PAGES, HEADS, PAGE_SIZE, DIM), np.float32) for _ in range(2)]
     with pytest.raises(headrace.InvalidArgumentError, match="slot 24 of token 0 is outside the pool of 24 slots"):
-        pools = [np.zeros((PAGES, HEADS, PAGE_SIZE, DIM), np.float32) for _ in range(2)]
         ops.store_kv(rows(1, HEADS, DIM), rows(1, HEADS, DIM), np.array([24]), *pools)
 
 
@@ -166,8 +170,9 @@ def test_key_spans_has_the_fields_of_key_span() -> None:
         [3, 0, 2], [4, 5, 0], kind="block", block_size=4, hole=([1, 0, 0], [2, 0, 0]), log_shift=[1, 0, 0],
         page_rows=[7, 8, 9], window_from="segment", encoder_lens=6,
     )  # fmt: skip
-    assert spans.dtype == np.int32 and len(ops.SPAN_FIELDS) == 15
-    assert dict(zip(ops.SPAN_FIELDS, spans[2].tolist())) == {
+    assert spans.dtype == np.int32
+    assert len(ops.SPAN_FIELDS) == 15
+    assert dict(zip(ops.SPAN_FIELDS, spans[2].tolist(), strict=True)) == {
         "q_off": 3, "q_len": 2, "ctx_len": 0, "phys0": 0, "log_shift": 0, "hole_begin": 0, "hole_end": 0, "kind": 1,
         "block_size": 4, "prompt_len": 0, "padded_prompt_len": 0, "window_from": 1, "page_row": 9, "encoder_len": 6,
         "encoder_page_row": 9,
@@ -228,11 +233,12 @@ def test_the_gil_is_released_and_threads_may_call_at_once() -> None:
         worker.join()
     stop.set()
     ticker.join()
-    assert len(results) == 3 and all(np.array_equal(result, want) for result in results)
+    assert len(results) == 3
+    assert all(np.array_equal(result, want) for result in results)
     assert len(ticks) > 10  # the ticker ran while ops did
 
 
-def in_child(connection, arguments) -> None:
+def in_child(connection: Any, arguments: dict[str, Any]) -> None:
     connection.send(ops.paged_attention(**arguments).tobytes())
 
 

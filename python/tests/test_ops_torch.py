@@ -15,7 +15,7 @@ from headrace import ops  # noqa: E402
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-def problem(dtype=torch.float32, tokens: int = 3) -> dict:
+def problem(dtype: torch.dtype = torch.float32, tokens: int = 3) -> dict:
     """Arguments of paged_attention: requests of 2 and tokens - 2 tokens, behind 9 and 4 cached ones."""
     g = generator(1)
     pools = {name: torch.randn((5, 2, 8, 16), generator=g).to(dtype) for name in ("k_cache", "v_cache")}
@@ -92,9 +92,12 @@ def test_out_is_torchs_and_not_copied(dtype: torch.dtype) -> None:
     arguments = problem(dtype)
     out = torch.full((3, 4, 16), torch.nan, dtype=dtype)
     address = out.data_ptr()
-    assert ops.paged_attention(**arguments, out=out) is out and out.data_ptr() == address
+    assert ops.paged_attention(**arguments, out=out) is out
+    assert out.data_ptr() == address
     fresh = ops.paged_attention(**arguments)
-    assert isinstance(fresh, torch.Tensor) and fresh.dtype == dtype and torch.equal(fresh, out)
+    assert isinstance(fresh, torch.Tensor)
+    assert fresh.dtype == dtype
+    assert torch.equal(fresh, out)
 
 
 def test_numpy_and_torch_may_be_mixed() -> None:
@@ -135,7 +138,7 @@ def test_compiles_whole_with_the_same_bits(name: str) -> None:
     eager, compiled = PROBLEMS[name](), PROBLEMS[name]()
     want = getattr(ops, name)(**eager)
 
-    def call(arguments: dict):
+    def call(arguments: dict) -> torch.Tensor | None:
         out = getattr(ops, name)(**arguments)
         return None if out is None else out + 0
 

@@ -5,7 +5,8 @@ from headrace import _core
 
 def num_threads() -> int:
     """Returns the most threads that an op on the CPU runs on, at first all cores that the process may use."""
-    return _core.num_threads()
+    threads: int = _core.num_threads()
+    return threads
 
 
 def set_num_threads(n: int) -> None:

@@ -29,7 +29,8 @@ _SCHEMAS = {
 }
 _KERNELS = {name: getattr(_core, name) for name in _SCHEMAS}
 _PLAIN = (Tensor, torch.nn.Parameter)  # types whose memory is theirs; subclasses go through torch's dispatcher
-_library = torch.library.Library("headrace", "DEF")
+_torch_library: Any = torch.library  # its classes have no types
+_library = _torch_library.Library("headrace", "DEF")
 
 
 def _run_on_gpu(name: str, *arguments: Any) -> None:

@@ -3,6 +3,8 @@
 Run on a machine with a GPU: pytest -m gpu python/tests/gpu
 """
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -24,7 +26,18 @@ def on_gpu(tensors: dict) -> dict:
     return {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in tensors.items()}
 
 
-def attention_problem(seed, dtype, requests, *, pool_dtype=None, heads=4, kv_heads=2, dim=64, page_size=16, **spans):
+def attention_problem(
+    seed: int,
+    dtype: torch.dtype,
+    requests: list[tuple[int, int]],
+    *,
+    pool_dtype: torch.dtype | None = None,
+    heads: int = 4,
+    kv_heads: int = 2,
+    dim: int = 64,
+    page_size: int = 16,
+    **spans: Any,
+) -> dict[str, torch.Tensor]:
     """Arguments on the CPU, and the pool in float64."""
     g = generator(seed)
     q_lens, ctx_lens = (torch.tensor(x, dtype=torch.int32) for x in zip(*requests, strict=True))
@@ -46,8 +59,8 @@ def attention_problem(seed, dtype, requests, *, pool_dtype=None, heads=4, kv_hea
     }
 
 
-def expected_attention(p: dict, **options):
-    def rounded(x):
+def expected_attention(p: dict, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def rounded(x: torch.Tensor) -> torch.Tensor:
         pool = p["k_cache"].dtype
         return x.to(pool).double() if pool != torch.float8_e4m3fn else x.float().clamp(-448, 448).to(pool).double()
 
@@ -68,12 +81,13 @@ REQUESTS = {
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_paged_attention_is_that_of_float64(dtype, name, bounded) -> None:
+def test_paged_attention_is_that_of_float64(dtype: torch.dtype, name: str, bounded: bool) -> None:
     p = attention_problem(1, dtype, REQUESTS[name])
     bounds = {"max_q_len": max(q for q, _ in REQUESTS[name]), "max_kv_len": 512} if bounded else {}
     out, lse = ops.paged_attention(**on_gpu(p), **bounds, return_lse=True)
     want, want_lse = expected_attention(p)
-    assert out.is_cuda and lse.is_cuda
+    assert out.is_cuda
+    assert lse.is_cuda
     assert_close(out, want, ATTENTION[dtype])
     assert_close(lse, want_lse, LSE[dtype], "lse")
 
@@ -81,7 +95,7 @@ def test_paged_attention_is_that_of_float64(dtype, name, bounded) -> None:
 @pytest.mark.parametrize("bounded", [False, True])
 @pytest.mark.parametrize("kind", ["causal", "block", "full", "prefix_full", "none"])
 @pytest.mark.parametrize("window", [None, 9])
-def test_every_kind_of_span(kind, window, bounded) -> None:
+def test_every_kind_of_span(kind: str, window: int | None, bounded: bool) -> None:
     requests = [(24, 0), (9, 0)] if kind == "prefix_full" else [(24, 40), (9, 16)]
     options = (
         {"prompt_lens": 10, "padded_prompt_lens": 16} if kind == "prefix_full" else {"hole": (3, 8), "log_shift": 5}
@@ -94,7 +108,7 @@ def test_every_kind_of_span(kind, window, bounded) -> None:
 
 @pytest.mark.parametrize("page_size", [1, 4, 8, 64])
 @pytest.mark.parametrize("token_major", [False, True])
-def test_pools_of_other_orders(page_size, token_major) -> None:
+def test_pools_of_other_orders(page_size: int, token_major: bool) -> None:
     p = attention_problem(3, torch.bfloat16, REQUESTS["mixed"], page_size=page_size)
     on = on_gpu(p)
     if token_major:
@@ -154,7 +168,7 @@ def test_ops_run_on_the_current_stream() -> None:
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_graph_serves_other_lengths(warm) -> None:
+def test_a_graph_serves_other_lengths(warm: bool) -> None:
     p = on_gpu(attention_problem(5, torch.bfloat16, [(1, 10), (1, 200), (1, 63)], heads=8))
     del p["k_new"], p["v_new"]
     bounds = {"max_q_len": 1, "max_kv_len": 256}
@@ -220,16 +234,16 @@ def test_a_capture_without_bounds_is_refused() -> None:
     p = on_gpu(attention_problem(7, torch.bfloat16, [(1, 10)]))
     ops.paged_attention(**p)
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(headrace.InvalidArgumentError, match="while a CUDA graph is captured, expected max_q_len"):
-        with torch.cuda.graph(graph):
-            ops.paged_attention(**p)
+    refusal = pytest.raises(headrace.InvalidArgumentError, match="while a CUDA graph is captured, expected max_q_len")
+    with refusal, torch.cuda.graph(graph):
+        ops.paged_attention(**p)
     torch.cuda.synchronize()
     ops.paged_attention(**p)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("dims", [(128, 128), (64, 32), (24, 40)])
-def test_gated_delta_rule_is_that_of_float64(dtype, dims) -> None:
+def test_gated_delta_rule_is_that_of_float64(dtype: torch.dtype, dims: tuple[int, int]) -> None:
     g, (k_dim, v_dim), q_lens = generator(8), dims, [1, 70, 0, 5, 200]
     tokens, k_heads, heads = sum(q_lens), 2, 4
     p = {
@@ -254,7 +268,7 @@ def test_gated_delta_rule_is_that_of_float64(dtype, dims) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_causal_conv1d_is_that_of_float64(dtype) -> None:
+def test_causal_conv1d_is_that_of_float64(dtype: torch.dtype) -> None:
     g, q_lens = generator(9), [1, 70, 0, 2]
     p = {
         "x": torch.randn((sum(q_lens), 136), generator=g).to(dtype),
@@ -322,4 +336,5 @@ def test_tensors_of_two_devices_are_refused() -> None:
 def test_the_current_device_stays() -> None:
     x = torch.ones(2, 8, device="cuda:1")
     assert_close(ops.rms_norm(x, x[0]).cpu(), torch.ones(2, 8), (1e-5, 0))
-    assert torch.cuda.current_device() == 0 and torch.ones(1, device="cuda").device.index == 0
+    assert torch.cuda.current_device() == 0
+    assert torch.ones(1, device="cuda").device.index == 0
