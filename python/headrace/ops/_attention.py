@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace import _core
 from headrace.errors import InvalidArgumentError
-from headrace.ops._tensors import empty, torch_of
+from headrace.ops._tensors import empty, empty_like, torch_of
 
 _TYPES = {"decoder": 0, "decoder_bidirectional": 1, "encoder_only": 2}
 _KEYS = {"sequence": 0, "encoder": 1}
@@ -21,7 +21,8 @@ def _new_out(q: Any, v_cache: Any, v_new: Any) -> Any:
     values = v_new if v_cache is None else v_cache
     if values is None:
         raise InvalidArgumentError("paged_attention: neither v_cache nor v_new is given, expected one of them")
-    return empty(q, (*q.shape[:-1], values.shape[-1]))
+    shape, v_dim = q.shape, values.shape[-1]
+    return empty_like(q) if shape[-1] == v_dim else empty(q, (*shape[:-1], v_dim))
 
 
 def _scales(k_scale: Any, v_scale: Any) -> tuple[float, float, Any, Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace import _core
 from headrace.errors import InvalidArgumentError
-from headrace.ops._tensors import empty, torch_of
+from headrace.ops._tensors import empty, empty_like, torch_of
 
 
 def _new_out(qkv: Any, state: Any) -> Any:
@@ -48,7 +48,7 @@ def causal_conv1d(
     """
     torch = torch_of(x)
     if out is None:
-        out = empty(x, tuple(x.shape))
+        out = empty_like(x)
     run = _core.causal_conv1d if torch is None else torch.kernel("causal_conv1d", x)
     run(x, weight, state, spans, slots, snapshots, out, max_q_len or 0)
     return out
@@ -64,7 +64,7 @@ def causal_conv1d_update(x: Any, weight: Any, state: Any, slots: Any, *, out: An
     """
     torch = torch_of(x)
     if out is None:
-        out = empty(x, tuple(x.shape))
+        out = empty_like(x)
     spans, pairs = (None, slots) if torch is None else torch.one_token_each(x, slots)
     run = _core.causal_conv1d if torch is None else torch.kernel("causal_conv1d", x)
     run(x, weight, state, spans, pairs, None, out, 1)

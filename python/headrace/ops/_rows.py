@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace import _core
-from headrace.ops._tensors import empty, torch_of
+from headrace.ops._tensors import empty_like, torch_of
 
 
 def rms_norm(
@@ -30,7 +30,7 @@ def rms_norm(
     """
     torch = torch_of(x)
     if out is None:
-        out = empty(x, tuple(x.shape))
+        out = empty_like(x)
     run = _core.rms_norm if torch is None else torch.kernel("rms_norm", x)
     run(x, weight, gate, out, x.ndim, eps, plus_one)
     return out

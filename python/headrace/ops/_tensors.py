@@ -1,6 +1,6 @@
 """Which library a tensor is of, and new tensors of that library."""
 
-import importlib
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +20,7 @@ def torch_of(x: Any) -> Any:
     return _torch
 
 
-def empty(like: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
+def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
     """Returns a new tensor of the library and device of `like`, with unspecified contents.
 
     `dtype` is a name such as "float32"; without it the tensor has that of `like`.
@@ -29,7 +29,14 @@ def empty(like: Any, shape: tuple[int, ...], dtype: Any = None) -> Any:
     if torch is not None:
         return torch.empty(like, shape, dtype)
     if type(like).__module__ == "numpy":
-        numpy = importlib.import_module("numpy")
-        return numpy.empty(shape, dtype or like.dtype)
+        return sys.modules["numpy"].empty(shape, dtype or like.dtype)
     library = like.__array_namespace__()
     return library.empty(shape, dtype=getattr(library, dtype) if dtype else like.dtype)
+
+
+def empty_like(x: Any) -> Any:
+    """Returns a new tensor of the library, device, shape and dtype of `x`, with unspecified contents."""
+    torch = torch_of(x)
+    if torch is not None:
+        return torch.empty_like(x)
+    return empty(x, tuple(x.shape))

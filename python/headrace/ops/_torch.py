@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, empty_like
 
 from headrace import _core
 from headrace.errors import InvalidArgumentError
 
-__all__ = ["Tensor", "arange", "as_tensor", "empty", "kernel", "one_token_each", "zeros"]
+__all__ = ["Tensor", "arange", "as_tensor", "empty", "empty_like", "kernel", "one_token_each", "zeros"]
 
 # Of each op the schema; arguments are those of _core, in this order. (a!): written.
 _SCHEMAS = {
@@ -82,8 +82,6 @@ def empty(like: Tensor, shape: tuple[int, ...], dtype: str | None) -> Tensor:
     """Returns a new tensor on the device of `like`."""
     if dtype is not None:
         return like.new_empty(shape, dtype=getattr(torch, dtype))
-    if shape == like.shape:
-        return torch.empty_like(like)  # the fastest
     return like.new_empty(shape)
 
 
