@@ -178,6 +178,15 @@ def test_key_spans_has_the_fields_of_key_span() -> None:
         "encoder_page_row": 9,
     }  # fmt: skip
     assert spans[0].tolist() == [0, 3, 4, 4, 1, 1, 2, 1, 4, 0, 0, 1, 7, 6, 7]
+    crossing = ops.key_spans([1, 1], 0, encoder_lens=[4, 5], encoder_page_rows=[3, 2])
+    assert crossing[:, -2:].tolist() == [[4, 3], [5, 2]]
+    assert ops.key_spans([1], 0, kind="prefix_full", prompt_lens=2, padded_prompt_lens=3)[0, 7:11].tolist() == [
+        3,
+        1,
+        2,
+        3,
+    ]
+    assert [int(ops.key_spans([1], 0, kind=kind)[0, 7]) for kind in ("causal", "block", "full", "none")] == [0, 1, 2, 4]
     with pytest.raises(headrace.InvalidArgumentError, match="kind is 'casual', expected one of 'causal'"):
         ops.key_spans([1], [0], kind="casual")
     with pytest.raises(headrace.InvalidArgumentError, match=r"ctx_len has shape \[2\], expected \[1\]"):
@@ -255,3 +264,32 @@ def test_a_child_process_may_run_ops(method: str) -> None:
     assert ours.recv() == want.tobytes()
     child.join(60)
     assert child.exitcode == 0
+
+
+def test_strict_attention_does_not_depend_on_the_split_of_a_request() -> None:
+    length = 5000  # several splits of the keys in default mode
+    pools = [rows(length // PAGE_SIZE + 1, HEADS, PAGE_SIZE, DIM) for _ in range(2)]
+    table = np.arange(length // PAGE_SIZE + 1, dtype=np.int32)[None]
+    q = rows(40, 4, DIM)
+    whole = ops.paged_attention(q, *pools, table, ops.key_spans([40], [length - 40]), strict=True)
+    last = ops.paged_attention(q[39:], *pools, table, ops.key_spans([1], [length - 1]), strict=True)
+    assert np.array_equal(whole[39:], last)
+    assert not np.array_equal(ops.paged_attention(q[39:], *pools, table, ops.key_spans([1], [length - 1])), last)
+
+
+def test_strict_gated_delta_rule_does_not_depend_on_the_split_of_a_request() -> None:
+    heads, dim, tokens, cut = 2, 32, 90, 37
+    qkv, a, b = rows(tokens, 3 * heads * dim), rows(tokens, heads), rows(tokens, heads)
+    fixed, slots = (rows(heads), rows(heads)), np.array([[0, 0]], np.int32)
+    states = [np.zeros((1, heads, dim, dim), np.float32) for _ in range(2)]
+
+    def run(begin: int, end: int, state: np.ndarray, strict: bool) -> np.ndarray:
+        part = (x[begin:end] for x in (qkv, a, b))
+        spans = ops.key_spans([end - begin], 0)
+        return ops.gated_delta_rule(*part, *fixed, state, spans, slots, num_k_heads=heads, strict=strict)
+
+    whole = run(0, tokens, states[0], strict=True)
+    parts = np.concatenate([run(0, cut, states[1], strict=True), run(cut, tokens, states[1], strict=True)])
+    assert np.array_equal(whole, parts)
+    assert np.array_equal(*states)
+    assert not np.array_equal(run(0, tokens, np.zeros_like(states[0]), strict=False), whole)
