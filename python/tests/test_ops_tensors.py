@@ -125,6 +125,8 @@ def test_errors_name_the_argument_what_was_expected_and_what_was_found() -> None
     assert "needs 2 pages of row 0, page_table is [1, 1]" in refused(call, page_table=np.zeros((1, 1), np.int32))
     assert "spans have 2 tokens, expected 1" in refused(call, spans=ops.key_spans([2], [9]))
     assert "k_scale is 2, expected 1 for a pool of float32" in refused(call, k_scale=2.0)
+    crossing = ops.key_spans([1], 0, encoder_lens=5, encoder_page_rows=1)
+    assert "needs 1 pages of row 1, page_table is [1, 2]" in refused(call, spans=crossing, keys="encoder")
     assert "one of k_new and v_new is None" in refused(call, v_new=None)
     assert "type is 'causal', expected one of 'decoder'" in refused(call, type="causal")
     assert "window is 0" in refused(call, window=0)

@@ -138,8 +138,8 @@ def test_fp8_pool_is_written_and_read() -> None:
 
 def test_keys_stored_just_before_are_seen() -> None:
     """Spans, page table and pool are written by the kernels right before: none may be read early."""
-    for round in range(200):
-        p = on_gpu(attention_problem(round, torch.bfloat16, [(1, 255), (1, 255)]))
+    for seed in range(200):
+        p = on_gpu(attention_problem(seed, torch.bfloat16, [(1, 255), (1, 255)]))
         k, v = torch.randn(2, 2, 2, 64, device="cuda", dtype=torch.bfloat16)
         table = p["page_table"]
         for _ in range(3):
@@ -158,6 +158,7 @@ def test_ops_run_on_the_current_stream() -> None:
     x, weight = torch.randn(64, 256, device="cuda"), torch.ones(256, device="cuda")
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
+        ops.rms_norm(x, weight)  # the first op of a stream allocates
         torch.cuda._sleep(200_000_000)  # about 0.1 s
         x.mul_(2)
         out = ops.rms_norm(x, weight)

@@ -1,6 +1,9 @@
 // Entry of an op from outside: makes the stream's device current, and chooses the device properties and the launch
 // attributes of the op's kernels.
 #pragma once
+#include <optional>
+
+#include "headrace/ops/cuda/runtime/relaxed_capture.h"
 #include "headrace/ops/cuda/runtime/stream.h"
 #include "headrace/ops/op_set.h"
 
@@ -40,6 +43,8 @@ struct Entry<kOp, kCap> {
     constexpr int64_t kFewRows = 4;  // GEMVs and GEMM sequences run the GEMMs beside such a call
     Stream stream = kCap == DeviceCap::kSm80 ? capped_to_sm80(stream_of(context)) : stream_of(context);
     make_current(stream);
+    std::optional<RelaxedCapture> relaxed;  // its owner may capture before the op's kernels were loaded
+    if (stream.overlap == Stream::Overlap::kNone) relaxed.emplace();
     const int64_t rows = rows_of(args);
     stream.has_few_rows = rows > 0 && rows <= kFewRows;
     OpContext there = context;

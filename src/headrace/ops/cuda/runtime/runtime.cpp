@@ -12,23 +12,12 @@
 #include "headrace/ops/cuda/gemm/cublaslt_plans.h"
 #include "headrace/ops/cuda/gemm/sm90/gemm_sequence_hand_over.h"
 #include "headrace/ops/cuda/runtime/device_check.h"
+#include "headrace/ops/cuda/runtime/relaxed_capture.h"
 
 namespace headrace::cuda {
 namespace {
 
 constexpr size_t kRingBytes = size_t{8} << 20;
-
-// While alive, the calling thread may allocate and wait although a stream captures.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // Rounds small sizes up to powers of two, large ones to whole 2 MiB pages: few size classes, little waste.
 size_t rounded_size(size_t bytes) {
