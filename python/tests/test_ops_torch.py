@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,31 @@ def test_numpy_and_torch_may_be_mixed() -> None:
     arguments = problem()
     mixed = {name: value.numpy() if name in ("k_cache", "spans") else value for name, value in arguments.items()}
     assert torch.equal(ops.paged_attention(**mixed), ops.paged_attention(**arguments))
+
+
+class OnlyDLPack:
+    """A tensor of a library that has `__dlpack__` and nothing else."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_library_with_dlpack_will_do(dtype: torch.dtype) -> None:
+    arguments = problem(dtype)
+    foreign = {name: OnlyDLPack(value) for name, value in arguments.items()}
+    foreign["q"].shape, foreign["v_cache"].shape = arguments["q"].shape, arguments["v_cache"].shape
+    out = torch.empty_like(arguments["q"])
+    ops.paged_attention(**foreign, out=OnlyDLPack(out))
+    assert torch.equal(out, ops.paged_attention(**arguments))
+    with pytest.raises(headrace.InvalidArgumentError, match=r"a OnlyDLPack cannot make new tensors .* expected out="):
+        ops.paged_attention(**foreign)
 
 
 def test_a_transposed_pool_is_a_view() -> None:

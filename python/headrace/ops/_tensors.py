@@ -4,6 +4,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from headrace.errors import InvalidArgumentError
+
 _bridge: ModuleType | None = None  # headrace.ops._torch, once a tensor of torch came
 
 
@@ -30,6 +32,10 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str | None = None) -> Any:
         return torch.empty(like, shape, dtype)
     if type(like).__module__ == "numpy":
         return sys.modules["numpy"].empty(shape, dtype or like.dtype)
+    if not hasattr(like, "__array_namespace__"):
+        raise InvalidArgumentError(
+            f"headrace.ops: a {type(like).__name__} cannot make new tensors (no __array_namespace__), expected out="
+        )
     library = like.__array_namespace__()
     return library.empty(shape, dtype=getattr(library, dtype) if dtype else like.dtype)
 
