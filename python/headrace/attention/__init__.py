@@ -1,0 +1,44 @@
+"""pymllm's attention classes on torch tensors, over headrace's kernels.
+
+Constructor arguments, method names, shapes and the life of a CUDA graph are pymllm's, so that its model code runs
+unchanged; `headrace.compat.install()` answers its imports. `FlashInferAttnBackend` is HeadraceAttnBackend. Slots and
+rows 0 are dummies here: pools never hand them out.
+"""
+
+from headrace.attention.attention_backend import AttentionBackend
+from headrace.attention.forward_batch import ForwardBatch, ForwardMode
+from headrace.attention.gdn_backend import GDNAttnBackend, GDNForwardMetadata
+from headrace.attention.headrace_backend import HeadraceAttnBackend
+from headrace.attention.hybrid_backend import HybridAttnBackend
+from headrace.attention.memory_pool import (
+    GDNPool,
+    KVPool,
+    ReqToTokenPool,
+    TokenToKVPoolAllocator,
+    make_full_attention_net_mem_pool,
+    make_req_to_token_pool,
+)
+from headrace.attention.radix_attention import AttentionType, RadixAttention
+from headrace.attention.radix_linear_attention import RadixLinearAttention
+
+FlashInferAttnBackend = HeadraceAttnBackend
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionType",
+    "FlashInferAttnBackend",
+    "ForwardBatch",
+    "ForwardMode",
+    "GDNAttnBackend",
+    "GDNForwardMetadata",
+    "GDNPool",
+    "HeadraceAttnBackend",
+    "HybridAttnBackend",
+    "KVPool",
+    "RadixAttention",
+    "RadixLinearAttention",
+    "ReqToTokenPool",
+    "TokenToKVPoolAllocator",
+    "make_full_attention_net_mem_pool",
+    "make_req_to_token_pool",
+]

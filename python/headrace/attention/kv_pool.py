@@ -1,0 +1,106 @@
+"""K and V of a model's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+
+from headrace import ops
+from headrace.errors import InvalidArgumentError
+
+_ROW_ALIGNMENT = 8  # rows of a buffer are a multiple
+
+
+class KVPool:
+    """K and V of every layer, zeroed. Usable slots are 1..size; slot 0 takes the writes of padding tokens.
+
+    v_head_num, v_head_dim: None: those of k. pin_memory is accepted and unused.
+    layer_ids: global ids of the layers that have buffers, None: all. In a hybrid model only the full-attention layers
+        need them (not in pymllm).
+    """
+
+    def __init__(
+        self,
+        size: int,
+        layer_num: int,
+        k_head_num: int,
+        k_head_dim: int,
+        device: str | torch.device = "cuda",
+        dtype: torch.dtype = torch.float16,
+        v_head_num: int | None = None,
+        v_head_dim: int | None = None,
+        pin_memory: bool = True,
+        *,
+        layer_ids: Collection[int] | None = None,
+    ):
+        if size < 1:
+            raise InvalidArgumentError(f"KVPool: size is {size}, expected 1 or more")
+        self.size = size
+        self.layer_num = layer_num
+        self.k_head_num = k_head_num
+        self.k_head_dim = k_head_dim
+        self.v_head_num = k_head_num if v_head_num is None else v_head_num
+        self.v_head_dim = k_head_dim if v_head_dim is None else v_head_dim
+        self.device = torch.device(device)
+        self.dtype = dtype
+        rows = -(-(size + 1) // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+        held = range(layer_num) if layer_ids is None else sorted(layer_ids)
+        if len(held) > 0 and not 0 <= held[0] <= held[-1] < layer_num:
+            raise InvalidArgumentError(f"KVPool: layer_ids are {held}, expected 0 to {layer_num - 1}")
+        self.k_buffer = {layer: self._zeros(rows, k_head_num, k_head_dim) for layer in held}
+        self.v_buffer = {layer: self._zeros(rows, self.v_head_num, self.v_head_dim) for layer in held}
+
+    def _zeros(self, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def get_key_buffer(self, layer_id: int) -> torch.Tensor:
+        """Returns the layer's K, [slots, k_head_num, k_head_dim]: the pool's memory, no copy."""
+        return self._of(self.k_buffer, layer_id)
+
+    def get_value_buffer(self, layer_id: int) -> torch.Tensor:
+        """Returns the layer's V, [slots, v_head_num, v_head_dim]: the pool's memory, no copy."""
+        return self._of(self.v_buffer, layer_id)
+
+    def get_kv_buffer(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns get_key_buffer and get_value_buffer."""
+        return self.get_key_buffer(layer_id), self.get_value_buffer(layer_id)
+
+    def set_kv_buffer(self, layer_id: int, indices: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Writes row i of k and v to slot indices[i]. Leading shapes are flattened; a negative slot stores nothing. Of
+        equal slots the last one wins in no defined order."""
+        key, value = self.get_kv_buffer(layer_id)
+        store_tokens(
+            k.reshape(-1, self.k_head_num, self.k_head_dim),
+            v.reshape(-1, self.v_head_num, self.v_head_dim),
+            indices.reshape(-1),
+            key,
+            value,
+        )
+
+    def mem_bytes(self) -> int:
+        """Returns the bytes of all buffers."""
+        return sum(x.nbytes for buffers in (self.k_buffer, self.v_buffer) for x in buffers.values())
+
+    def _of(self, buffers: dict[int, torch.Tensor], layer_id: int) -> torch.Tensor:
+        if layer_id not in buffers:
+            raise InvalidArgumentError(f"KVPool: layer {layer_id} has no K and V here; those with are {list(buffers)}")
+        return buffers[layer_id]
+
+
+def store_tokens(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slots: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    """Stores k and v, [T, heads, dim], at `slots` of one layer's buffers, [slots, heads, dim]."""
+    ops.store_kv(k, v, slots.to(torch.int64), as_pages(key), as_pages(value), k_scale=k_scale, v_scale=v_scale)
+
+
+def as_pages(buffer: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a buffer [slots, heads, dim] as pages of one token, [slots, heads, 1, dim]."""
+    return buffer.unsqueeze(2)

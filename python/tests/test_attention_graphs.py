@@ -1,0 +1,62 @@
+"""headrace.attention: the life of CUDA graphs, called on a CPU (tests/gpu captures real ones)."""
+
+import pytest
+import torch
+from attention_engine import Engine, layer_of
+from graph_runner import GraphRunner, run_traffic
+from hybrid_engine import Hybrid
+
+from headrace.attention import ForwardMode
+from headrace.errors import InvalidArgumentError
+
+EXTEND, DECODE, MIXED, IDLE = ForwardMode
+
+
+def test_padded_replays_match_the_oracle_while_requests_leave() -> None:
+    run_traffic(Hybrid(), sizes=[1, 2, 4, 8])
+
+
+def test_replay_writes_into_the_memory_of_the_capture() -> None:
+    engine = Hybrid()
+    runner = GraphRunner(engine, [2, 4])
+    full, gdn = engine.backend.full_attn_backend, engine.backend.gdn_backend
+    spans, slots = full.forward_metadata.spans.data_ptr(), gdn.forward_metadata.slots.data_ptr()
+    requests = [engine.start() for _ in range(3)]
+    engine.step(EXTEND, requests, [2, 3, 4])
+    fb = engine.batch(DECODE, requests, [1, 1, 1], host_lens=True)
+    runner.replay(fb, runner.draw(3))
+    assert full.forward_metadata.spans.data_ptr() == spans and gdn.forward_metadata.slots.data_ptr() == slots
+    assert gdn.forward_metadata.cache_indices.tolist()[:3] == [request.row for request in requests]
+    assert gdn.forward_metadata.slots.tolist() == [*(request.row for request in requests), -1]
+
+
+def test_graph_calls_reach_both_parts_of_a_hybrid() -> None:
+    engine = Hybrid()
+    full, gdn = engine.backend.full_attn_backend, engine.backend.gdn_backend
+    rows, lens = torch.tensor([3, 1]), torch.tensor([5, 4])
+    engine.backend.init_cuda_graph_state(4, 4)
+    engine.backend.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, DECODE)
+    assert full.forward_metadata.spans[:, 12].tolist() == gdn.forward_metadata.cache_indices.tolist() == [3, 1]
+    engine.backend.init_forward_metadata_replay_cuda_graph(2, rows.flip(0), lens, 9, DECODE, lens)
+    assert full.forward_metadata.spans[:, 12].tolist() == gdn.forward_metadata.cache_indices.tolist() == [1, 3]
+    assert full.forward_metadata.spans[:, 2].tolist() == [4, 3]
+    assert engine.backend.get_cuda_graph_seq_len_fill_value() == 1
+
+
+def test_graph_calls_refuse_what_is_not_captured() -> None:
+    backend = Engine([layer_of()]).backend
+    rows = lens = torch.ones(4, dtype=torch.int32)
+    with pytest.raises(InvalidArgumentError, match="call init_cuda_graph_state before"):
+        backend.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, DECODE)
+    backend.init_cuda_graph_state(4, 4)
+    with pytest.raises(ValueError, match="forward_mode is EXTEND, expected DECODE or IDLE"):
+        backend.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, EXTEND)
+    with pytest.raises(InvalidArgumentError, match="5 rows with 5 tokens, expected 1 to 4 rows"):
+        backend.init_forward_metadata_capture_cuda_graph(5, 5, rows, lens, DECODE)
+    with pytest.raises(InvalidArgumentError, match="2 rows with 4 tokens"):
+        backend.init_forward_metadata_capture_cuda_graph(2, 4, rows, lens, DECODE)
+    backend.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, IDLE)
+    with pytest.raises(InvalidArgumentError, match=r"a replay of 3 rows, captured are \[2\]"):
+        backend.init_forward_metadata_replay_cuda_graph(3, rows, lens, 3, DECODE, None)
+    with pytest.raises(InvalidArgumentError, match="a sequence has 99 tokens, expected at most max_context_len .64."):
+        backend.init_forward_metadata_replay_cuda_graph(2, rows, lens, 2, DECODE, torch.tensor([1, 99]))
