@@ -1,0 +1,39 @@
+"""Diffulex's attention on torch tensors, over headrace's kernels.
+
+A strategy's runner installs a function that returns the step's metadata (set_fetch_fn_for_attn_metadata); every Attention
+layer reads it. `headrace.compat.install()` answers imports of `diffulex.attention`.
+"""
+
+from headrace.diffusion.attn_impl import (
+    ATTN_IMPLS,
+    Attention,
+    reference_torch_attention,
+    triton_attention,
+    triton_grouped_attention,
+)
+from headrace.diffusion.metadata import (
+    AttnMetaDataBase,
+    FastDllmV2AttnMetaData,
+    MultiBlockAttnMetaData,
+    fetch_attn_metadata,
+    is_warming_up,
+    reset_warming_up,
+    set_fetch_fn_for_attn_metadata,
+    set_warming_up,
+)
+
+__all__ = [
+    "ATTN_IMPLS",
+    "AttnMetaDataBase",
+    "Attention",
+    "FastDllmV2AttnMetaData",
+    "MultiBlockAttnMetaData",
+    "fetch_attn_metadata",
+    "is_warming_up",
+    "reference_torch_attention",
+    "reset_warming_up",
+    "set_fetch_fn_for_attn_metadata",
+    "set_warming_up",
+    "triton_attention",
+    "triton_grouped_attention",
+]

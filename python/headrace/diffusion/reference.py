@@ -1,0 +1,100 @@
+"""Attention in plain torch, for debugging: the shortest correct code, in float32 or wider."""
+
+from __future__ import annotations
+
+import torch
+
+from headrace import ops
+from headrace.diffusion.metadata import AttnMetaDataBase
+from headrace.diffusion.step_plan import make_plan
+
+
+def reference_torch_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None = None,
+    sliding_window: int | None = None,
+    k_cache: torch.Tensor | None = None,
+    v_cache: torch.Tensor | None = None,
+    attn_metadata: AttnMetaDataBase | None = None,
+) -> torch.Tensor:
+    """Returns [T, num_heads, v_dim] in q's dtype. q [T, num_heads, dim]; k, v [T, num_kv_heads, dim].
+
+    Without attn_metadata the rows are one sequence that sees all its rows; `mask`, [T, T] or [num_heads, T, T], is added
+    to the scores. With it, rows see what triton_attention shows them, and k_cache and v_cache are read; lengths are
+    copied to the host. sliding_window: a row sees no key so many positions before it, or more; None or 0: no window.
+    """
+    if attn_metadata is None:
+        return _one_sequence(q, k, v, scale, mask, sliding_window)
+    plan = make_plan(attn_metadata, q.shape[0], q.device)
+    out = torch.zeros((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
+    for values in plan.spans.tolist():
+        span = dict(zip(ops.SPAN_FIELDS, values, strict=True))
+        rows = slice(span["q_off"], span["q_off"] + span["q_len"])
+        keys, cached_values = k[rows], v[rows]
+        if span["ctx_len"] > 0:
+            slots = _cached_slots(plan.page_table[span["page_row"]], plan.page_size, span["ctx_len"])
+            keys = torch.cat((k_cache.flatten(0, 1)[slots].to(k.dtype), keys))
+            cached_values = torch.cat((v_cache.flatten(0, 1)[slots].to(v.dtype), cached_values))
+        if span["q_len"] > 0:
+            visible = visible_keys(span, sliding_window).to(q.device)
+            out[rows] = _softmax_attention(q[rows], keys, cached_values, scale, visible)
+    return out
+
+
+def visible_keys(span: dict[str, int], sliding_window: int | None = None) -> torch.Tensor:
+    """Returns what each row of a span sees, bool [q_len, ctx_len + q_len]: cached keys, then new ones."""
+    rows = torch.arange(span["q_len"])
+    at = span["phys0"] + rows
+    block_end = (at // span["block_size"] + 1) * span["block_size"]
+    full = torch.full_like(at, span["phys0"] + span["q_len"])
+    prompt, padded = span["prompt_len"], span["padded_prompt_len"]
+    prompt_end = torch.where(at < prompt, prompt, torch.where(at < padded, padded, block_end))
+    none = torch.zeros_like(at)
+    ends = (at + 1, block_end, full, prompt_end, none)[span["kind"]]  # by KeySpan::Kind
+    new = span["phys0"] + rows < ends[:, None]
+    cached = torch.arange(span["ctx_len"])
+    outside_hole = (cached < span["hole_begin"]) | (cached >= span["hole_end"])
+    visible = torch.cat((outside_hole.expand(span["q_len"], -1), new), dim=1)
+    if sliding_window:
+        positions = torch.cat((cached, at))
+        logical = torch.where(positions < span["hole_begin"], positions, positions - span["log_shift"])
+        visible &= logical[span["ctx_len"] :, None] - logical[None, :] < sliding_window
+    return visible
+
+
+def _cached_slots(pages: torch.Tensor, page_size: int, tokens: int) -> torch.Tensor:
+    positions = torch.arange(tokens, device=pages.device)
+    return pages[positions // page_size].long() * page_size + positions % page_size
+
+
+def _one_sequence(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None, window: int | None
+) -> torch.Tensor:
+    at = torch.arange(q.shape[0], device=q.device)
+    visible = torch.ones((len(at), len(at)), dtype=torch.bool, device=q.device)
+    if window:
+        visible = at[:, None] - at[None, :] < window
+    return _softmax_attention(q, k, v, scale, visible, mask)
+
+
+def _softmax_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    visible: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> torch.Tensor:
+    group = q.shape[1] // k.shape[1]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    k, v = (x.to(wide).repeat_interleave(group, dim=1) for x in (k, v))
+    v = v.masked_fill(~visible.any(dim=0)[:, None, None], 0.0)  # it may hold NaN where no row looks
+    scores = torch.einsum("ihd,jhd->hij", q.to(wide), k) * scale
+    if mask is not None:
+        scores = scores + mask.to(wide)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)  # a row that sees no key yields zeros
+    return torch.einsum("hij,jhd->ihd", weights, v).to(q.dtype)

@@ -1,0 +1,154 @@
+"""Key spans of a step's metadata, made on its device: what every layer of the step reads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from headrace import ops
+from headrace.diffusion.metadata import AttnMetaDataBase
+from headrace.errors import InvalidArgumentError, UnsupportedError
+
+# Values of the column "kind", those of KeySpan::Kind.
+_CAUSAL, _BLOCK, _FULL, _PREFIX_FULL, _NONE = range(5)
+
+_DIRECT_PAGE_SIZES = (1, 16, 32, 64, 128, 256)  # of the kernels; others are read as pages of one token
+
+
+@dataclasses.dataclass
+class StepPlan:
+    """One step as the kernels read it."""
+
+    spans: torch.Tensor  # int32 [spans, 15]: ops.SPAN_FIELDS; every packed row is in one of them
+    page_table: torch.Tensor | None  # int32 [R, pages], pages of page_size tokens; None: nothing is cached
+    page_size: int
+    slots: torch.Tensor | None  # int64 [T]: slots of the new keys; None: they are not stored
+    max_q_len: int
+    max_kv_len: int
+    is_capturing: bool  # made by kernels of a CUDA graph's capture
+    seen: set[int] = dataclasses.field(default_factory=set)  # layers of the running forward pass
+
+
+def plan_of(metadata: AttnMetaDataBase, layer: int, q: torch.Tensor) -> StepPlan:
+    """Returns the plan of the running forward pass. `layer` identifies the layer.
+
+    The plan is made once per pass, by its first layer, and kept in the metadata: a layer that comes again begins a
+    pass, as does a capture. So a graph's capture contains the making of its plan, and replays read what the tensors of
+    the metadata hold then.
+    """
+    is_capturing = q.is_cuda and torch.cuda.is_current_stream_capturing()
+    plan: StepPlan | None = getattr(metadata, "_headrace_plan", None)
+    if plan is None or layer in plan.seen or plan.is_capturing != is_capturing:
+        plan = make_plan(metadata, q.shape[0], q.device, is_capturing)
+        metadata._headrace_plan = plan
+    plan.seen.add(layer)
+    return plan
+
+
+def make_plan(
+    metadata: AttnMetaDataBase, num_tokens: int, device: torch.device, is_capturing: bool = False
+) -> StepPlan:
+    """Makes the plan of a step of `num_tokens` packed rows. On a GPU nothing waits for the device."""
+    if metadata.kv_cache_layout != "unified":
+        raise UnsupportedError(
+            f"attention: kv_cache_layout is '{metadata.kv_cache_layout}'; built is 'unified' [pages, page_size, heads, dim]"
+        )
+    if metadata.cu_seqlens_q is None:
+        raise InvalidArgumentError("attention metadata: cu_seqlens_q is None, expected int32 [requests + 1]")
+    spans = _with_padding(metadata, _request_spans(metadata, device), num_tokens)
+    page_table, page_size = _page_table(metadata)
+    columns = 0 if page_table is None else page_table.shape[1]
+    most = metadata.max_seqlen_q or num_tokens
+    return StepPlan(
+        spans, page_table, page_size, _slots(metadata, num_tokens), most, columns * page_size + most, is_capturing
+    )
+
+
+def _request_spans(metadata: AttnMetaDataBase, device: torch.device) -> torch.Tensor:
+    """Returns one span per request, of its valid rows."""
+    first = metadata.cu_seqlens_q[:-1]
+    valid = getattr(metadata, "valid_slices", None)
+    q_lens = ((metadata.cu_seqlens_q[1:] if valid is None else valid) - first).to(torch.int32)
+    context = metadata.context_lens
+    context = torch.zeros_like(q_lens) if context is None else context.to(torch.int32)
+    prompt, padded = getattr(metadata, "prefix_lens", None), getattr(metadata, "padded_prefix_lens", None)
+    has_hole = metadata.mask_prefix_hole
+    if (has_hole or getattr(metadata, "is_prefix_full", False)) and (prompt is None or padded is None):
+        raise InvalidArgumentError(
+            "attention metadata: mask_prefix_hole and is_prefix_full need prefix_lens and padded_prefix_lens, found None"
+        )
+    spans = ops.key_spans(
+        q_lens,
+        context,
+        block_size=metadata.block_size,
+        hole=(prompt, padded) if has_hole else None,
+        log_shift=padded - prompt if has_hole else 0,
+        prompt_lens=prompt,
+        padded_prompt_lens=padded,
+    )
+    spans[:, ops.SPAN_FIELDS.index("kind")] = _kinds(metadata, len(q_lens), device)
+    spans[:, ops.SPAN_FIELDS.index("q_off")] = first.to(torch.int32)
+    return spans
+
+
+def _kinds(metadata: AttnMetaDataBase, num_reqs: int, device: torch.device) -> torch.Tensor | int:
+    """Returns the mask of each request: the first rule that fits, in Diffulex's order."""
+    if getattr(metadata, "fdv2_cache_only", False):
+        return _NONE
+    is_block_causal = getattr(metadata, "is_block_causal", False)
+    usual = _BLOCK if is_block_causal else _FULL
+    if metadata.prefix_causal:
+        prefill = _CAUSAL
+    else:
+        prefill = _PREFIX_FULL if is_block_causal and getattr(metadata, "is_prefix_full", False) else usual
+    if prefill == usual:
+        return usual
+    if metadata.status_table is not None:
+        return torch.where(metadata.status_table[:num_reqs] == 0, prefill, usual).to(torch.int32)
+    flags = metadata.is_prefill
+    flags = [flags] * num_reqs if isinstance(flags, bool) else list(flags)
+    return torch.tensor([prefill if flag else usual for flag in flags], dtype=torch.int32, device=device)
+
+
+def _with_padding(metadata: AttnMetaDataBase, spans: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """Adds spans of no keys for the rows that no request needs, so that these rows are zeros: behind the valid rows of
+    each request, and behind the last request."""
+    last = metadata.cu_seqlens_q[-1:].to(torch.int32)
+    valid = getattr(metadata, "valid_slices", None)
+    if valid is None:
+        if last.device.type == "cpu" and int(last) == num_tokens:
+            return spans
+        return torch.cat((spans, _padding_spans(last, num_tokens - last)))
+    ends = metadata.cu_seqlens_q[1:].to(torch.int32)
+    begins = valid.to(torch.int32)
+    pairs = torch.stack((spans, _padding_spans(begins, ends - begins)), dim=1).flatten(0, 1)
+    return torch.cat((pairs, _padding_spans(last, num_tokens - last)))
+
+
+def _padding_spans(q_off: torch.Tensor, q_len: torch.Tensor) -> torch.Tensor:
+    spans = ops.key_spans(q_len, torch.zeros_like(q_len), kind="none", page_rows=torch.zeros_like(q_len))
+    spans[:, ops.SPAN_FIELDS.index("q_off")] = q_off
+    return spans
+
+
+def _page_table(metadata: AttnMetaDataBase) -> tuple[torch.Tensor | None, int]:
+    """Returns the page table of a page size that the kernels have, and that page size."""
+    table, size = metadata.page_tables, metadata.page_size
+    if table is None:
+        return None, size
+    table = table.to(torch.int32).clamp(min=0)  # padding entries are not read, but must be pages
+    if size in _DIRECT_PAGE_SIZES:
+        return table, size
+    offsets = torch.arange(size, dtype=torch.int32, device=table.device)
+    return (table[:, :, None] * size + offsets).flatten(1), 1
+
+
+def _slots(metadata: AttnMetaDataBase, num_tokens: int) -> torch.Tensor | None:
+    if not metadata.need_kv_cache_store:
+        return None
+    slots = metadata.slot_mapping
+    if slots is None or len(slots) < num_tokens:
+        found = "None" if slots is None else f"{len(slots)} slots"
+        raise InvalidArgumentError(f"attention metadata: slot_mapping is {found}, expected one for {num_tokens} rows")
+    return slots[len(slots) - num_tokens :].to(torch.int64)
