@@ -85,6 +85,20 @@ def test_seven_query_heads_per_kv_head() -> None:
     run(Rule(), STEPS["multi_bd_decode"][1], 8, "triton_grouped", heads=14)
 
 
+def test_kinds_follow_is_prefill_without_a_status_table() -> None:
+    rule, _ = STEPS["d2f_both"]
+    drawn = rand(20, HEADS, DIM), rand(20, KV_HEADS, DIM, seed=2), rand(20, KV_HEADS, DIM, seed=3)
+    for status in ([0, 1], [0, 0], [1, 1]):
+        prompts = {0: {"context": 0, "prompt": 7, "padded_prompt": 8}, 1: {"context": 8}}
+        requests = [Packed(valid=12, status=status[0], **prompts[status[0]])]
+        requests.append(Packed(valid=8, status=status[1], **prompts[status[1]]))
+        cache = filled(requests, 8, rule)
+        metadata = rule.metadata(requests, page_tables=cache.table, page_size=8)
+        metadata.status_table = None
+        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, metadata, SCALE)
+        check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
+
+
 def test_worked_masks_of_the_specification() -> None:
     """Six masks that were worked out by hand."""
     seen = Rule().visible(Packed(4, 8), None)

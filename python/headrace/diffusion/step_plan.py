@@ -106,9 +106,10 @@ def _kinds(metadata: AttnMetaDataBase, num_reqs: int, device: torch.device) -> t
         return usual
     if metadata.status_table is not None:
         return torch.where(metadata.status_table[:num_reqs] == 0, prefill, usual).to(torch.int32)
-    flags = metadata.is_prefill
-    flags = [flags] * num_reqs if isinstance(flags, bool) else list(flags)
-    return torch.tensor([prefill if flag else usual for flag in flags], dtype=torch.int32, device=device)
+    if not metadata.has_prefill or metadata.all_prefill:
+        return prefill if metadata.has_prefill else usual
+    kinds = [prefill if flag else usual for flag in metadata.is_prefill]
+    return torch.tensor(kinds, dtype=torch.int32, device=device)
 
 
 def _with_padding(metadata: AttnMetaDataBase, spans: torch.Tensor, num_tokens: int) -> torch.Tensor:
