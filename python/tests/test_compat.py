@@ -135,6 +135,10 @@ def test_installed_origin_keeps_its_other_modules(origin: pathlib.Path) -> None:
     assert pymllm.is_origin and models.ForwardBatch.is_origin
     assert isinstance(models.Layer().attn, headrace.attention.RadixAttention)
     assert pymllm.layers.attention.radix_attention is headrace.attention.radix_attention
+    compat.uninstall()
+    assert not hasattr(pymllm.layers, "attention")
+    with pytest.raises(AssertionError, match="the origin is imported"):
+        importlib.import_module("pymllm.layers.attention")
 
 
 def test_install_after_the_origin_is_refused(origin: pathlib.Path) -> None:
