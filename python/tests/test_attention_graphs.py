@@ -27,7 +27,7 @@ def test_replay_writes_into_the_memory_of_the_capture() -> None:
     runner.replay(fb, runner.draw(3))
     assert full.forward_metadata.spans.data_ptr() == spans and gdn.forward_metadata.slots.data_ptr() == slots
     assert gdn.forward_metadata.cache_indices.tolist()[:3] == [request.row for request in requests]
-    assert gdn.forward_metadata.slots.tolist() == [*(request.row for request in requests), -1]
+    assert gdn.forward_metadata.slots.tolist() == [*([request.row] * 2 for request in requests), [-1, -1]]
 
 
 def test_graph_calls_reach_both_parts_of_a_hybrid() -> None:

@@ -24,9 +24,9 @@ class GDNForwardMetadata:
 
     cache_indices: torch.Tensor  # int64 [B]: state slot of each sequence
     cu_seqlens: torch.Tensor | None = None  # int64 [B + 1]: first row of each sequence; None in a decode
-    spans: torch.Tensor | None = None  # int32 [B, 15]: ops.SPAN_FIELDS; None in a decode
-    slots: torch.Tensor | None = None  # int32 [B], in an extend [B, 2] (read, write); _NO_STATE for padding rows
-    max_seq_len: int = 1  # no sequence has more new tokens
+    spans: torch.Tensor | None = None  # int32 [B, 15]: ops.SPAN_FIELDS
+    slots: torch.Tensor | None = None  # int32 [B, 2]: the states read and written; _NO_STATE for padding rows
+    max_q_len: int = 1  # no sequence has more new tokens
     seen: set[int] = dataclasses.field(default_factory=set)  # layers of the running forward pass
 
 
@@ -44,6 +44,7 @@ class GDNAttnBackend:
         self.forward_metadata: GDNForwardMetadata | None = None
         self._graph_indices: torch.Tensor | None = None
         self._graph_slots: torch.Tensor | None = None
+        self._graph_spans: torch.Tensor | None = None
         self._captured: dict[int, GDNForwardMetadata] = {}
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
@@ -53,18 +54,17 @@ class GDNAttnBackend:
             self.forward_metadata = None
             return
         indices = forward_batch.req_pool_indices.to(torch.int64)
-        slots = indices.to(torch.int32)
+        slots = torch.stack((indices, indices), dim=1).to(torch.int32)
         if mode.is_decode():
-            self.forward_metadata = GDNForwardMetadata(indices, slots=slots.clone())
+            self.forward_metadata = GDNForwardMetadata(indices, spans=_one_token_each(indices), slots=slots)
             return
-        lens, prefixes = forward_batch.extend_seq_lens, forward_batch.extend_prefix_lens
-        known = forward_batch.extend_seq_lens_cpu
+        lens, known = forward_batch.extend_seq_lens, forward_batch.extend_seq_lens_cpu
         self.forward_metadata = GDNForwardMetadata(
             indices,
             cu_seqlens=torch.nn.functional.pad(torch.cumsum(lens, dim=0, dtype=torch.int64), (1, 0)),
-            spans=ops.key_spans(lens, prefixes),
-            slots=torch.stack((slots, slots), dim=1),
-            max_seq_len=max(known) if known else forward_batch.out_cache_loc.shape[0],
+            spans=ops.key_spans(lens, forward_batch.extend_prefix_lens),
+            slots=slots,
+            max_q_len=max(known) if known else forward_batch.out_cache_loc.shape[0],
         )
 
     def forward_gdn(
@@ -91,14 +91,8 @@ class GDNAttnBackend:
         b: torch.Tensor,
     ) -> torch.Tensor:
         """Updates the states with one token per sequence."""
-        metadata = self._planned(mixed_qkv.shape[0])
-        self._hide_padding(metadata, layer, forward_batch)
-        recurrent, conv = self.gdn_pool.get_layer_state(layer.gdn_layer_idx)
-        x = ops.causal_conv1d_update(mixed_qkv, _conv_weight(layer), conv, metadata.slots)
-        out = ops.gated_delta_rule_update(
-            x, a, b, layer.A_log, layer.dt_bias, recurrent, metadata.slots, num_k_heads=layer.num_k_heads
-        )
-        return out.flatten(1)
+        self._hide_padding(self._planned(mixed_qkv.shape[0]), layer, forward_batch)
+        return self._run(layer, mixed_qkv, a, b)
 
     def forward_extend(
         self,
@@ -109,9 +103,16 @@ class GDNAttnBackend:
         b: torch.Tensor,
     ) -> torch.Tensor:
         """Updates the states with any number of tokens per sequence; a sequence without tokens keeps its state."""
-        metadata = self._planned(None)
+        return self._run(layer, mixed_qkv, a, b)
+
+    def _run(
+        self, layer: RadixLinearAttention, mixed_qkv: torch.Tensor, a: torch.Tensor, b: torch.Tensor
+    ) -> torch.Tensor:
+        plan = self._planned(None)
         recurrent, conv = self.gdn_pool.get_layer_state(layer.gdn_layer_idx)
-        x = ops.causal_conv1d(mixed_qkv, _conv_weight(layer), conv, metadata.spans, metadata.slots)
+        weight = layer.conv_weight
+        weight = weight.squeeze(1) if weight.dim() == 3 else weight
+        x = ops.causal_conv1d(mixed_qkv, weight, conv, plan.spans, plan.slots, max_q_len=plan.max_q_len)
         out = ops.gated_delta_rule(
             x,
             a,
@@ -119,9 +120,10 @@ class GDNAttnBackend:
             layer.A_log,
             layer.dt_bias,
             recurrent,
-            metadata.spans,
-            metadata.slots,
+            plan.spans,
+            plan.slots,
             num_k_heads=layer.num_k_heads,
+            max_q_len=plan.max_q_len,
         )
         return out.flatten(1)
 
@@ -132,7 +134,8 @@ class GDNAttnBackend:
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Allocates the state slots of `max_bs` rows, at the address that all captures read."""
         self._graph_indices = torch.zeros(max_bs, dtype=torch.int64, device=self.device)
-        self._graph_slots = torch.full((max_bs,), _NO_STATE, dtype=torch.int32, device=self.device)
+        self._graph_slots = torch.full((max_bs, 2), _NO_STATE, dtype=torch.int32, device=self.device)
+        self._graph_spans = _one_token_each(self._graph_indices)
         self._captured = {}
 
     def init_forward_metadata_capture_cuda_graph(
@@ -144,7 +147,9 @@ class GDNAttnBackend:
             raise InvalidArgumentError(
                 f"GDNAttnBackend: a capture of {bs} rows, expected 1 to the {most} of init_cuda_graph_state"
             )
-        self._captured[bs] = GDNForwardMetadata(self._graph_indices[:bs], slots=self._graph_slots[:bs])
+        self._captured[bs] = GDNForwardMetadata(
+            self._graph_indices[:bs], spans=self._graph_spans[:bs], slots=self._graph_slots[:bs]
+        )
         self._write_rows(bs, req_pool_indices)
 
     def init_forward_metadata_replay_cuda_graph(
@@ -158,7 +163,7 @@ class GDNAttnBackend:
     def _write_rows(self, bs: int, req_pool_indices: torch.Tensor) -> None:
         metadata = self._captured[bs]
         metadata.cache_indices.copy_(req_pool_indices[:bs])
-        metadata.slots.copy_(req_pool_indices[:bs])
+        metadata.slots.copy_(req_pool_indices[:bs, None])
         metadata.seen.clear()
         self.forward_metadata = metadata
 
@@ -182,9 +187,10 @@ class GDNAttnBackend:
         metadata.seen = {id(layer)}
         if batch.out_cache_loc is None:
             return
-        metadata.slots.copy_(metadata.cache_indices.masked_fill(batch.out_cache_loc == 0, _NO_STATE))
+        metadata.slots.copy_(metadata.cache_indices.masked_fill(batch.out_cache_loc == 0, _NO_STATE)[:, None])
 
 
-def _conv_weight(layer: RadixLinearAttention) -> torch.Tensor:
-    weight = layer.conv_weight
-    return weight.squeeze(1) if weight.dim() == 3 else weight
+def _one_token_each(rows: torch.Tensor) -> torch.Tensor:
+    """Returns the spans of a decode batch of as many sequences as `rows` has."""
+    ones = torch.ones_like(rows, dtype=torch.int32)
+    return ops.key_spans(ones, torch.zeros_like(ones))

@@ -138,7 +138,9 @@ def _page_table(metadata: AttnMetaDataBase) -> tuple[torch.Tensor | None, int]:
     table, size = metadata.page_tables, metadata.page_size
     if table is None:
         return None, size
-    table = table.to(torch.int32).clamp(min=0)  # padding entries are not read, but must be pages
+    table = table.to(torch.int32)
+    if table.is_cuda:
+        table = table.clamp(min=0)  # a GPU may load pages that no row sees; on a CPU ops check those that rows see
     if size in _DIRECT_PAGE_SIZES:
         return table, size
     offsets = torch.arange(size, dtype=torch.int32, device=table.device)
