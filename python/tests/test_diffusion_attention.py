@@ -298,6 +298,11 @@ def test_refusals_say_what_was_expected_and_found() -> None:
         hd.set_fetch_fn_for_attn_metadata(lambda found=metadata: found)
         with pytest.raises((InvalidArgumentError, UnsupportedError), match=message):
             layer(*drawn)
+    layer.k_cache = layer.v_cache = torch.zeros(2, 16, KV_HEADS, DIM)
+    metadata = rule.metadata(requests, page_size=8)
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    with pytest.raises(InvalidArgumentError, match="the cache has pages of 16 tokens, the metadata's page_size is 8"):
+        layer(*drawn)
     hd.set_fetch_fn_for_attn_metadata(hd.AttnMetaDataBase)
     with pytest.raises(InvalidArgumentError, match="cu_seqlens_q is None"):
         layer(*drawn)

@@ -163,9 +163,11 @@ def _paged(
 
 
 def _pages(cache: torch.Tensor | None, plan: StepPlan) -> torch.Tensor | None:
-    """Returns a view of [pages, page_size, heads, dim] as the plan's pages, [pages, heads, page_size, dim]."""
+    """Returns a view of [pages, page_size, heads, dim] in the order of the kernels, [pages, heads, page_size, dim]."""
     if cache is None:
         return None
-    if plan.page_size != cache.shape[1]:
-        cache = cache.view(-1, plan.page_size, *cache.shape[2:])
+    if cache.shape[1] != plan.page_size:
+        raise InvalidArgumentError(
+            f"attention: the cache has pages of {cache.shape[1]} tokens, the metadata's page_size is {plan.page_size}"
+        )
     return cache.transpose(1, 2)

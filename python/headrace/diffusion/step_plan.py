@@ -13,15 +13,13 @@ from headrace.errors import InvalidArgumentError, UnsupportedError
 # Values of the column "kind", those of KeySpan::Kind.
 _CAUSAL, _BLOCK, _FULL, _PREFIX_FULL, _NONE = range(5)
 
-_DIRECT_PAGE_SIZES = (1, 16, 32, 64, 128, 256)  # of the kernels; others are read as pages of one token
-
 
 @dataclasses.dataclass
 class StepPlan:
     """One step as the kernels read it."""
 
     spans: torch.Tensor  # int32 [spans, 15]: ops.SPAN_FIELDS; every packed row is in one of them
-    page_table: torch.Tensor | None  # int32 [R, pages], pages of page_size tokens; None: nothing is cached
+    page_table: torch.Tensor | None  # int32 [R, pages]; None: nothing is cached
     page_size: int
     slots: torch.Tensor | None  # int64 [T]: slots of the new keys; None: they are not stored
     max_q_len: int
@@ -57,12 +55,11 @@ def make_plan(
     if metadata.cu_seqlens_q is None:
         raise InvalidArgumentError("attention metadata: cu_seqlens_q is None, expected int32 [requests + 1]")
     spans = _with_padding(metadata, _request_spans(metadata, device), num_tokens)
-    page_table, page_size = _page_table(metadata)
-    columns = 0 if page_table is None else page_table.shape[1]
+    table = _page_table(metadata)
     most = metadata.max_seqlen_q or num_tokens
-    return StepPlan(
-        spans, page_table, page_size, _slots(metadata, num_tokens), most, columns * page_size + most, is_capturing
-    )
+    longest = most if table is None else table.shape[1] * metadata.page_size + most
+    slots = _slots(metadata, num_tokens)
+    return StepPlan(spans, table, metadata.page_size, slots, most, longest, is_capturing)
 
 
 def _request_spans(metadata: AttnMetaDataBase, device: torch.device) -> torch.Tensor:
@@ -133,18 +130,12 @@ def _padding_spans(q_off: torch.Tensor, q_len: torch.Tensor) -> torch.Tensor:
     return spans
 
 
-def _page_table(metadata: AttnMetaDataBase) -> tuple[torch.Tensor | None, int]:
-    """Returns the page table of a page size that the kernels have, and that page size."""
-    table, size = metadata.page_tables, metadata.page_size
-    if table is None:
-        return None, size
-    table = table.to(torch.int32)
-    if table.is_cuda:
-        table = table.clamp(min=0)  # a GPU may load pages that no row sees; on a CPU ops check those that rows see
-    if size in _DIRECT_PAGE_SIZES:
-        return table, size
-    offsets = torch.arange(size, dtype=torch.int32, device=table.device)
-    return (table[:, :, None] * size + offsets).flatten(1), 1
+def _page_table(metadata: AttnMetaDataBase) -> torch.Tensor | None:
+    if metadata.page_tables is None:
+        return None
+    table = metadata.page_tables.to(torch.int32)
+    # A GPU may load pages that no row sees. On a CPU the op refuses a page that is none where it is read.
+    return table.clamp(min=0) if table.is_cuda else table
 
 
 def _slots(metadata: AttnMetaDataBase, num_tokens: int) -> torch.Tensor | None:
