@@ -44,6 +44,14 @@ def test_engine_loop_matches_the_oracle(name: str, host_lens: bool) -> None:
         engine.step(DECODE, [shared, third, first], [1, 1, 1], host_lens)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    engine = Engine([layer_of(sliding_window_size=4), layer_of(layer_id=1)], dtype=dtype)
+    requests = [engine.new_request(), engine.new_request()]
+    engine.step(EXTEND, requests, [9, 2])
+    engine.step(DECODE, requests, [1, 1])
+
+
 def test_random_traffic_of_extends_and_decodes() -> None:
     engine = Engine([layer_of(sliding_window_size=4), layer_of(layer_id=1)])
     random = torch.Generator().manual_seed(3)

@@ -81,6 +81,31 @@ def test_pages_of_every_size(page_size: int) -> None:
     run(Rule(), STEPS["multi_bd_decode"][1], page_size, "triton_grouped")
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_random_steps(seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+
+    def below(n: int) -> int:
+        return int(torch.randint(0, n, (), generator=random))
+
+    block = 4 << below(3)
+    rule = Rule(block, below(4) > 0, below(2) > 0, below(4) == 0, below(3) == 0, below(5) == 0)
+    requests = []
+    for _ in range(1 + below(4)):
+        status = below(2)
+        prompt = 1 + below(12)
+        padded = -(-prompt // block) * block
+        begins_after = padded // block if rule.hole and status else 0
+        context = 0 if rule.prefix_full and not status else block * (begins_after + below(2))
+        if rule.hole and not status:
+            context = min(context, (prompt - 1) // block * block)
+        rows = prompt - context if rule.hole and not status else 1 + below(10)
+        requests.append(Packed(context, rows, below(4), status, prompt, padded))
+    window = below(9) or None
+    run(rule, requests, max(8, block), "triton_grouped", window)
+    run(rule, requests, max(8, block), "naive", window)
+
+
 def test_seven_query_heads_per_kv_head() -> None:
     run(Rule(), STEPS["multi_bd_decode"][1], 8, "triton_grouped", heads=14)
 
