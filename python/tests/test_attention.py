@@ -3,13 +3,15 @@
 import inspect
 
 import pytest
-import torch
-from attention_engine import Engine, layer_of
-from attention_reference import assert_close, attend, causal
 
-import headrace.attention as ha
-from headrace.attention import AttentionType, ForwardMode, RadixAttention
-from headrace.errors import InvalidArgumentError, UnsupportedError
+torch = pytest.importorskip("torch")
+
+from attention_engine import Engine, layer_of  # noqa: E402
+from attention_reference import assert_close, attend, causal  # noqa: E402
+
+import headrace.attention as ha  # noqa: E402
+from headrace.attention import AttentionType, ForwardMode, RadixAttention  # noqa: E402
+from headrace.errors import InvalidArgumentError, UnsupportedError  # noqa: E402
 
 EXTEND, DECODE, MIXED, IDLE = ForwardMode
 

@@ -1,12 +1,14 @@
 """headrace.attention: Gated DeltaNet layers and hybrids, compared with float64 oracles."""
 
 import pytest
-import torch
-from attention_reference import assert_close, gated_delta_rule
-from hybrid_engine import V_DIM, Hybrid
 
-from headrace.attention import ForwardBatch, ForwardMode, RadixLinearAttention
-from headrace.errors import InvalidArgumentError
+torch = pytest.importorskip("torch")
+
+from attention_reference import assert_close, gated_delta_rule  # noqa: E402
+from hybrid_engine import V_DIM, Hybrid  # noqa: E402
+
+from headrace.attention import ForwardBatch, ForwardMode, RadixLinearAttention  # noqa: E402
+from headrace.errors import InvalidArgumentError  # noqa: E402
 
 EXTEND, DECODE, MIXED, IDLE = ForwardMode
 

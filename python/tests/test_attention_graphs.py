@@ -1,13 +1,15 @@
 """headrace.attention: the life of CUDA graphs, called on a CPU (tests/gpu captures real ones)."""
 
 import pytest
-import torch
-from attention_engine import Engine, layer_of
-from graph_runner import GraphRunner, run_traffic
-from hybrid_engine import Hybrid
 
-from headrace.attention import ForwardMode
-from headrace.errors import InvalidArgumentError
+torch = pytest.importorskip("torch")
+
+from attention_engine import Engine, layer_of  # noqa: E402
+from graph_runner import GraphRunner, run_traffic  # noqa: E402
+from hybrid_engine import Hybrid  # noqa: E402
+
+from headrace.attention import ForwardMode  # noqa: E402
+from headrace.errors import InvalidArgumentError  # noqa: E402
 
 EXTEND, DECODE, MIXED, IDLE = ForwardMode
 

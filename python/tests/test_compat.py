@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-import headrace.attention
-import headrace.diffusion
-from headrace import compat
-from headrace.errors import InvalidArgumentError
+torch = pytest.importorskip("torch")
+
+import headrace.attention  # noqa: E402
+import headrace.diffusion  # noqa: E402
+from headrace import compat  # noqa: E402
+from headrace.errors import InvalidArgumentError  # noqa: E402
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 import dataclasses
 
 import pytest
-import torch
-from attention_reference import assert_close, attend
-from diffusion_engine import Cache, Packed, Rule, check_step
 
-import headrace.diffusion as hd
-from headrace.errors import InvalidArgumentError, UnsupportedError
+torch = pytest.importorskip("torch")
+
+from attention_reference import assert_close, attend  # noqa: E402
+from diffusion_engine import Cache, Packed, Rule, check_step  # noqa: E402
+
+import headrace.diffusion as hd  # noqa: E402
+from headrace.errors import InvalidArgumentError, UnsupportedError  # noqa: E402
 
 HEADS, KV_HEADS, DIM, SCALE = 4, 2, 16, 0.25
 

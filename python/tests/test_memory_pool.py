@@ -1,9 +1,10 @@
 """The pools of headrace.attention: shapes of pymllm's, dummies that nobody gets, refusals."""
 
 import pytest
-import torch
 
-from headrace.attention import (
+torch = pytest.importorskip("torch")
+
+from headrace.attention import (  # noqa: E402
     GDNPool,
     KVPool,
     ReqToTokenPool,
@@ -11,7 +12,7 @@ from headrace.attention import (
     make_full_attention_net_mem_pool,
     make_req_to_token_pool,
 )
-from headrace.errors import InvalidArgumentError
+from headrace.errors import InvalidArgumentError  # noqa: E402
 
 
 def test_kv_pool_has_a_dummy_slot_and_rows_of_eight() -> None:

@@ -4,7 +4,8 @@ import pathlib
 import sys
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
 
