@@ -1,13 +1,10 @@
 """headrace.attention on a GPU: eager loops, and decode batches in real CUDA graphs."""
 
-import pathlib
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
 
 from attention_engine import Engine, layer_of  # noqa: E402
 from graph_runner import run_traffic  # noqa: E402
@@ -17,7 +14,7 @@ from headrace.attention import ForwardMode  # noqa: E402
 
 EXTEND, DECODE, MIXED, IDLE = ForwardMode
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("host_lens", [True, False], ids=["host_lens", "device_lens"])

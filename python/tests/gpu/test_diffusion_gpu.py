@@ -1,20 +1,17 @@
 """headrace.diffusion on a GPU: steps of every kind, eager and in a real CUDA graph."""
 
-import pathlib
-import sys
-
 import pytest
 
 torch = pytest.importorskip("torch")
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
 
 import test_diffusion_attention as cpu  # noqa: E402
 from diffusion_engine import Packed, Rule, check_step  # noqa: E402
 
 import headrace.diffusion as hd  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = pytest.mark.gpu
 
 HEADS, KV_HEADS, DIM, SCALE, TOLERANCE = 4, 2, 64, 0.125, 3e-2
 
