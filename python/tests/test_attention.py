@@ -66,6 +66,16 @@ def test_random_traffic_of_extends_and_decodes() -> None:
         engine.step(DECODE, running, [1] * len(running))
 
 
+def test_compiled_layers_match_the_oracle() -> None:
+    engine = Engine([layer_of(sliding_window_size=3)])
+    engine.layers = [torch.compile(layer, fullgraph=True, backend="aot_eager") for layer in engine.layers]
+    request = engine.new_request()
+    with torch.no_grad():
+        engine.step(EXTEND, [request], [5])
+        engine.step(DECODE, [request], [1])
+        engine.step(DECODE, [request], [1])
+
+
 def test_idle_yields_zeros_and_stores_nothing() -> None:
     engine = Engine([layer_of()])
     request = engine.new_request()
@@ -151,6 +161,8 @@ def test_cross_attention_sees_every_encoder_token() -> None:
         out = layer(q, keys.reshape(6, 32), values.reshape(6, 32), fb) if with_keys else layer(q, None, None, fb)
         want = attend(q.reshape(new, 4, 16), keys, values, torch.ones(new, 6, dtype=torch.bool), layer.scaling)
         assert_close(out, want.reshape(new, -1))
+    with pytest.raises(UnsupportedError, match="cross-attention with save_kv_cache=False"):
+        layer(q, q[:, :32], q[:, :32], fb, save_kv_cache=False)
 
 
 def test_published_vector_of_the_attention_formula() -> None:

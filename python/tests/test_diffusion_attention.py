@@ -254,6 +254,27 @@ def test_lengths_that_change_between_passes_are_read_again() -> None:
             check_step(layer(*drawn), drawn, [Packed(context, 4)], rule, cache, SCALE)
 
 
+def test_compiled_layers_read_lengths_again() -> None:
+    rule = Rule()
+    cache = filled([Packed(12, 4)], 8, rule)
+    metadata = rule.metadata([Packed(4, 4)], page_tables=cache.table, page_size=8)
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    layers = torch.nn.ModuleList(hd.Attention(HEADS, DIM, SCALE, KV_HEADS) for _ in range(2))
+    for layer in layers:
+        layer.k_cache, layer.v_cache = cache.k, cache.v
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+        return [layer(q, k, v) for layer in layers]
+
+    drawn = rand(4, HEADS, DIM), rand(4, KV_HEADS, DIM, seed=2), rand(4, KV_HEADS, DIM, seed=3)
+    for context in (4, 12, 8):
+        metadata.context_lens[0] = context
+        with torch.no_grad():
+            for out in model(*drawn):
+                check_step(out, drawn, [Packed(context, 4)], rule, cache, SCALE)
+
+
 def test_free_functions_agree() -> None:
     rule, requests = STEPS["multi_bd_decode"]
     cache = filled(requests, 8, rule)

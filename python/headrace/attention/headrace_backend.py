@@ -11,9 +11,8 @@ from headrace.attention.attention_backend import AttentionBackend
 from headrace.attention.attn_forward_metadata import AttnForwardMetadata, check_length, plan
 from headrace.attention.graph_batch import GraphBatch, check_decode_mode
 from headrace.attention.heads import with_heads
-from headrace.attention.kv_pool import as_pages, store_tokens
 from headrace.attention.radix_attention import AttentionType
-from headrace.errors import InvalidArgumentError
+from headrace.errors import InvalidArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     from headrace.attention.forward_batch import ForwardBatch, ForwardMode
@@ -118,22 +117,39 @@ class HeadraceAttnBackend(AttentionBackend):
     ) -> torch.Tensor:
         """Stores k and v where the layer and save_kv_cache say so, then attends to the pool and the new keys."""
         metadata = self._planned(q)
-        name = f"attention layer {layer.layer_id}"
-        q = _joined(q, q_rope, layer.tp_q_head_num, layer.qk_head_dim, f"{name}: q")
+        q = _joined(q, q_rope, layer.tp_q_head_num, layer.qk_head_dim, layer, "q")
         if k is not None:
-            k = _joined(k, k_rope, layer.tp_k_head_num, layer.qk_head_dim, f"{name}: k")
-            v = _joined(v, None, layer.tp_v_head_num, layer.v_head_dim, f"{name}: v")
+            k = _joined(k, k_rope, layer.tp_k_head_num, layer.qk_head_dim, layer, "k")
+            v = _joined(v, None, layer.tp_v_head_num, layer.v_head_dim, layer, "v")
         key, value = self._cache_of(layer, batch)
         saved = k is not None and save_kv_cache and key is not None
+        if layer.is_cross_attention and k is not None and not saved:
+            raise UnsupportedError(
+                f"attention layer {layer.layer_id}: cross-attention with save_kv_cache=False, expected encoder keys in the "
+                "pool"
+            )
         if saved:
             slots = batch.encoder_out_cache_loc if layer.is_cross_attention else batch.out_cache_loc
-            store_tokens(k, v, slots, key, value, layer.k_scale, layer.v_scale)
+            ops.store_kv(k, v, slots.to(torch.int64), key, value, k_scale=layer.k_scale, v_scale=layer.v_scale)
         if layer.is_cross_attention or (saved and not metadata.reads_new_keys):
             k = v = None
-        out = ops.paged_attention(
+        return self._run(q, k, v, key, value, layer, metadata).flatten(1)
+
+    def _run(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        layer: RadixAttention,
+        metadata: AttnForwardMetadata,
+    ) -> torch.Tensor:
+        """Returns [T, num_heads, v_head_dim]. k, v: new keys that are not read from the pool. key, value: the pool."""
+        return ops.paged_attention(
             q,
-            None if key is None else as_pages(key),
-            None if value is None else as_pages(value),
+            key,
+            value,
             self.req_to_token,
             metadata.spans,
             k_new=k,
@@ -148,7 +164,6 @@ class HeadraceAttnBackend(AttentionBackend):
             max_q_len=metadata.max_q_len,
             max_kv_len=metadata.max_kv_len,
         )
-        return out.flatten(1)
 
     def _planned(self, q: torch.Tensor) -> AttnForwardMetadata:
         metadata = self.forward_metadata
@@ -165,15 +180,16 @@ class HeadraceAttnBackend(AttentionBackend):
     def _cache_of(
         self, layer: RadixAttention, batch: ForwardBatch
     ) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-        """Returns the layer's K [slots, heads, dim] and V in the pool; None for a layer that uses no cache."""
+        """Returns the layer's K and V in the pool as pages of one token, [slots, heads, 1, dim]; None for a layer that
+        uses no cache."""
         if layer.attn_type.value == AttentionType.ENCODER_ONLY.value:
             return None, None
         if batch.token_to_kv_pool is None:
             raise InvalidArgumentError("HeadraceAttnBackend: forward_batch.token_to_kv_pool is None, expected a KVPool")
         key, value = batch.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         return (
-            key.view(key.shape[0], layer.tp_k_head_num, layer.qk_head_dim),
-            value.view(value.shape[0], layer.tp_v_head_num, layer.v_head_dim),
+            key.view(key.shape[0], layer.tp_k_head_num, 1, layer.qk_head_dim),
+            value.view(value.shape[0], layer.tp_v_head_num, 1, layer.v_head_dim),
         )
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
@@ -219,8 +235,13 @@ class HeadraceAttnBackend(AttentionBackend):
         self.forward_metadata = self._captured[bs]
 
 
-def _joined(x: torch.Tensor, rope: torch.Tensor | None, heads: int, dim: int, name: str) -> torch.Tensor:
+def _joined(
+    x: torch.Tensor, rope: torch.Tensor | None, heads: int, dim: int, layer: RadixAttention, name: str
+) -> torch.Tensor:
     """Returns x | rope, [T, heads, dim]: an added score term is a longer dot product. A rope of one head is shared."""
+    if x.dim() == 2 and rope is None and x.shape[1] == heads * dim:
+        return x.view(x.shape[0], heads, dim)
+    name = f"attention layer {layer.layer_id}: {name}"
     x = with_heads(x, heads, name)
     if rope is not None:
         rope = rope if rope.dim() == 3 else rope.unflatten(1, (-1, dim - x.shape[2]))

@@ -15,4 +15,4 @@ def with_heads(x: torch.Tensor, heads: int, name: str) -> torch.Tensor:
         raise InvalidArgumentError(
             f"{name} is {list(x.shape)}, expected [tokens, {heads} * dim] or [tokens, {heads}, dim]"
         )
-    return x.unflatten(1, (heads, -1))
+    return x.view(x.shape[0], heads, x.shape[1] // heads)

@@ -70,12 +70,12 @@ class KVPool:
         """Writes row i of k and v to slot indices[i]. Leading shapes are flattened; a negative slot stores nothing. Of
         equal slots the last one wins in no defined order."""
         key, value = self.get_kv_buffer(layer_id)
-        store_tokens(
+        ops.store_kv(
             k.reshape(-1, self.k_head_num, self.k_head_dim),
             v.reshape(-1, self.v_head_num, self.v_head_dim),
-            indices.reshape(-1),
-            key,
-            value,
+            indices.reshape(-1).to(torch.int64),
+            key.unsqueeze(2),  # a slot is a page of one token
+            value.unsqueeze(2),
         )
 
     def mem_bytes(self) -> int:
@@ -86,21 +86,3 @@ class KVPool:
         if layer_id not in buffers:
             raise InvalidArgumentError(f"KVPool: layer {layer_id} has no K and V here; those with are {list(buffers)}")
         return buffers[layer_id]
-
-
-def store_tokens(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    slots: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    k_scale: float = 1.0,
-    v_scale: float = 1.0,
-) -> None:
-    """Stores k and v, [T, heads, dim], at `slots` of one layer's buffers, [slots, heads, dim]."""
-    ops.store_kv(k, v, slots.to(torch.int64), as_pages(key), as_pages(value), k_scale=k_scale, v_scale=v_scale)
-
-
-def as_pages(buffer: torch.Tensor) -> torch.Tensor:
-    """Returns a view of a buffer [slots, heads, dim] as pages of one token, [slots, heads, 1, dim]."""
-    return buffer.unsqueeze(2)

@@ -115,8 +115,6 @@ def _with_padding(metadata: AttnMetaDataBase, spans: torch.Tensor, num_tokens: i
     last = metadata.cu_seqlens_q[-1:].to(torch.int32)
     valid = getattr(metadata, "valid_slices", None)
     if valid is None:
-        if last.device.type == "cpu" and int(last) == num_tokens:
-            return spans
         return torch.cat((spans, _padding_spans(last, num_tokens - last)))
     ends = metadata.cu_seqlens_q[1:].to(torch.int32)
     begins = valid.to(torch.int32)
