@@ -66,6 +66,14 @@ def test_random_traffic_of_extends_and_decodes() -> None:
         engine.step(DECODE, running, [1] * len(running))
 
 
+def test_batches_without_tokens() -> None:
+    engine = Engine([layer_of()])
+    requests = [engine.new_request(), engine.new_request()]
+    engine.step(EXTEND, requests, [0, 0])
+    engine.step(EXTEND, requests, [0, 2])
+    engine.step(DECODE, [], [])
+
+
 def test_compiled_layers_match_the_oracle() -> None:
     engine = Engine([layer_of(sliding_window_size=3)])
     engine.layers = [torch.compile(layer, fullgraph=True, backend="aot_eager") for layer in engine.layers]

@@ -90,6 +90,7 @@ class HeadraceAttnBackend(AttentionBackend):
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
+        """Attends with one new token per sequence."""
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
     def forward_extend(
@@ -102,6 +103,7 @@ class HeadraceAttnBackend(AttentionBackend):
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
+        """Attends with any number of new tokens per sequence."""
         return self._attend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
     def _attend(
@@ -193,6 +195,7 @@ class HeadraceAttnBackend(AttentionBackend):
         )
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
+        """Returns 1."""
         return 1
 
     def init_cuda_graph_state(
@@ -210,6 +213,7 @@ class HeadraceAttnBackend(AttentionBackend):
         seq_lens: torch.Tensor,
         forward_mode: ForwardMode,
     ) -> None:
+        """Plans a decode batch whose key spans lie where all captures read them. Launches suit max_context_len tokens."""
         check_decode_mode(forward_mode)
         spans = GraphBatch.of(self._graph, bs, num_tokens).write(bs, req_pool_indices, seq_lens)
         metadata = AttnForwardMetadata(spans, bs, 1, self.max_context_len, self.device.type == "cpu")
@@ -224,6 +228,7 @@ class HeadraceAttnBackend(AttentionBackend):
         forward_mode: ForwardMode,
         seq_lens_cpu: torch.Tensor | None,
     ) -> None:
+        """Writes the replay's rows and lengths over the captured ones, on the device. seq_lens_cpu is only checked."""
         check_decode_mode(forward_mode)
         if bs not in self._captured:
             raise InvalidArgumentError(

@@ -32,6 +32,7 @@ class HybridAttnBackend(AttentionBackend):
         self.full_attn_layer_ids = set(full_attn_layer_ids)
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
+        """Plans the batch in both backends."""
         self.full_attn_backend.init_forward_metadata(forward_batch)
         self.gdn_backend.init_forward_metadata(forward_batch)
 
@@ -45,6 +46,7 @@ class HybridAttnBackend(AttentionBackend):
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
+        """Calls the full-attention backend. Refuses a GDN layer."""
         self._check_full(layer.layer_id)
         return self.full_attn_backend.forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
@@ -58,6 +60,7 @@ class HybridAttnBackend(AttentionBackend):
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
+        """Calls the full-attention backend. Refuses a GDN layer."""
         self._check_full(layer.layer_id)
         return self.full_attn_backend.forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
 
@@ -69,6 +72,7 @@ class HybridAttnBackend(AttentionBackend):
         a: torch.Tensor,
         b: torch.Tensor,
     ) -> torch.Tensor:
+        """Calls the GDN backend. Refuses a full-attention layer."""
         if layer.layer_id in self.full_attn_layer_ids:
             raise InvalidArgumentError(
                 f"HybridAttnBackend: layer {layer.layer_id} is a full-attention layer, but was called for Gated DeltaNet"
@@ -76,9 +80,11 @@ class HybridAttnBackend(AttentionBackend):
         return self.gdn_backend.forward_gdn(layer, forward_batch, mixed_qkv, a, b)
 
     def get_cuda_graph_seq_len_fill_value(self) -> int:
+        """Returns that of the full-attention backend."""
         return self.full_attn_backend.get_cuda_graph_seq_len_fill_value()
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Allocates the state of both backends."""
         self.full_attn_backend.init_cuda_graph_state(max_bs, max_num_tokens)
         self.gdn_backend.init_cuda_graph_state(max_bs, max_num_tokens)
 
@@ -90,6 +96,7 @@ class HybridAttnBackend(AttentionBackend):
         seq_lens: torch.Tensor,
         forward_mode: ForwardMode,
     ) -> None:
+        """Plans the capture in both backends."""
         self.full_attn_backend.init_forward_metadata_capture_cuda_graph(
             bs, num_tokens, req_pool_indices, seq_lens, forward_mode
         )
@@ -104,6 +111,7 @@ class HybridAttnBackend(AttentionBackend):
         forward_mode: ForwardMode,
         seq_lens_cpu: torch.Tensor | None,
     ) -> None:
+        """Writes the replay's rows and lengths in both backends."""
         self.full_attn_backend.init_forward_metadata_replay_cuda_graph(
             bs, req_pool_indices, seq_lens, seq_lens_sum, forward_mode, seq_lens_cpu
         )

@@ -109,6 +109,7 @@ class RadixAttention(torch.nn.Module):
         return backend.forward(q, k, v, self, forward_batch, save_kv_cache, **kwargs)
 
     def extra_repr(self) -> str:
+        """Returns the layer in one line, for print(model)."""
         text = f"layer {self.layer_id}: {self.tp_q_head_num}/{self.tp_k_head_num} heads of {self.qk_head_dim}"
         if self.v_head_dim != self.qk_head_dim:
             text += f" (v {self.v_head_dim})"
