@@ -1,6 +1,9 @@
 """Oracles in float64, one row at a time, written from the formulas of the origins and not from headrace's code."""
 
+from typing import Any
+
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def attend(
@@ -82,3 +85,11 @@ def assert_close(got: torch.Tensor, want: torch.Tensor, tolerance: float = 2e-5)
         raise AssertionError(
             f"{int(bad.sum())} of {bad.numel()} differ, worst at {worst}: {found}, expected {expected}"
         )
+
+
+class NothingIsReadOnTheHost(TorchDispatchMode):
+    """Fails where Python reads a tensor's element, for which a GPU would be waited for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.ops.aten._local_scalar_dense.default, "an element is read on the host"
+        return func(*args, **(kwargs or {}))

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from attention_engine import Engine, layer_of  # noqa: E402
+from attention_reference import NothingIsReadOnTheHost  # noqa: E402
 from graph_runner import GraphRunner, run_traffic  # noqa: E402
 from hybrid_engine import Hybrid  # noqa: E402
 
@@ -30,6 +31,26 @@ def test_replay_writes_into_the_memory_of_the_capture() -> None:
     assert full.forward_metadata.spans.data_ptr() == spans and gdn.forward_metadata.slots.data_ptr() == slots
     assert gdn.forward_metadata.cache_indices.tolist()[:3] == [request.row for request in requests]
     assert gdn.forward_metadata.slots.tolist() == [*([request.row] * 2 for request in requests), [-1, -1]]
+
+
+def test_planning_decode_and_replay_read_no_length_on_the_host() -> None:
+    engine = Hybrid()
+    requests = [engine.start() for _ in range(3)]
+    engine.step(EXTEND, requests, [2, 3, 4])
+    extend = engine.batch(EXTEND, requests, [2, 1, 2], host_lens=False)
+    decode = engine.batch(DECODE, requests, [1, 1, 1], host_lens=False)
+    drawn, inputs = engine.draw(3)[1], engine.gdn_inputs(3)
+    engine.backend.init_cuda_graph_state(4, 4)
+    rows, lens = decode.req_pool_indices, decode.seq_lens
+    with NothingIsReadOnTheHost():
+        with pytest.raises(AssertionError, match="an element is read on the host"):
+            int(lens[0])
+        engine.backend.init_forward_metadata(extend)
+        engine.backend.init_forward_metadata(decode)
+        engine.layers[1](*drawn, decode)
+        engine.gdn_layers[0](decode, *inputs)
+        engine.backend.init_forward_metadata_capture_cuda_graph(3, 3, rows, lens, DECODE)
+        engine.backend.init_forward_metadata_replay_cuda_graph(3, rows, lens, 15, DECODE, None)
 
 
 def test_graph_calls_reach_both_parts_of_a_hybrid() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from attention_reference import assert_close, attend  # noqa: E402
+from attention_reference import NothingIsReadOnTheHost, assert_close, attend  # noqa: E402
 from diffusion_engine import Cache, Packed, Rule, check_step  # noqa: E402
 
 import headrace.diffusion as hd  # noqa: E402
@@ -252,6 +252,18 @@ def test_lengths_that_change_between_passes_are_read_again() -> None:
         metadata.context_lens[0] = context
         for layer in layers:
             check_step(layer(*drawn), drawn, [Packed(context, 4)], rule, cache, SCALE)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_read_no_length_on_the_host(name: str) -> None:
+    rule, requests = STEPS[name]
+    cache = filled(requests, max(8, rule.block), rule)
+    metadata = rule.metadata(requests, page_tables=cache.table, page_size=cache.page_size)
+    total = sum(request.valid + request.padding for request in requests)
+    drawn = rand(total, HEADS, DIM), rand(total, KV_HEADS, DIM, seed=2), rand(total, KV_HEADS, DIM, seed=3)
+    with NothingIsReadOnTheHost():
+        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, metadata, SCALE)
+    check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
 
 
 def test_compiled_layers_read_lengths_again() -> None:
