@@ -53,7 +53,7 @@ _PACKAGES = tuple(f"{name}." for name in ("pymllm.layers.attention", "diffulex.a
 class _Loader(importlib.abc.Loader):
     """Gives the import system a module that exists already, or an empty package."""
 
-    def __init__(self, target: str | None):
+    def __init__(self, target: str | None) -> None:
         self._target = target
         self._spec: importlib.machinery.ModuleSpec | None = None
 
@@ -70,7 +70,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, names: Mapping[str, str | None], closed: tuple[str, ...] = ()):
+    def __init__(self, names: Mapping[str, str | None], closed: tuple[str, ...] = ()) -> None:
         self._names = names
         self._closed = closed  # packages that have no other modules
 

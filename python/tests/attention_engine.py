@@ -4,6 +4,7 @@ The oracle keeps each request's keys and values in its own list, so it knows nei
 """
 
 import dataclasses
+from typing import Any
 
 import torch
 from attention_reference import assert_close, attend, causal
@@ -34,7 +35,13 @@ class Request:
 class Engine:
     """Runs RadixAttention layers of one shape over random q, k and v."""
 
-    def __init__(self, layers: list[RadixAttention], device: str = "cpu", dtype=torch.float32, max_context_len=64):
+    def __init__(
+        self,
+        layers: list[RadixAttention],
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_context_len: int = 64,
+    ) -> None:
         self.layers = layers
         self.device = device
         self.dtype = dtype
@@ -165,7 +172,7 @@ class Engine:
         self.table.free(request.row)
 
 
-def layer_of(**options) -> RadixAttention:
+def layer_of(**options: Any) -> RadixAttention:
     """A layer of 4 heads of 16 over 2 kv heads, with changes."""
     config = {"num_heads": 4, "head_dim": 16, "scaling": 0.25, "num_kv_heads": 2, "layer_id": 0, **options}
     return RadixAttention(**config)

@@ -53,8 +53,8 @@ def gated_delta_rule(
     dt_bias: torch.Tensor,
     num_k_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The recurrence, token by token. state [Hv, V, K], qkv [n, 2 * Hk * K + Hv * V]. Returns outputs [n, Hv, V] and the
-    new state."""
+    """The recurrence, token by token. state [Hv, V, K], qkv [n, 2 * Hk * K + Hv * V]. Returns outputs [n, Hv, V] and
+    the new state."""
     num_v_heads, v_dim, k_dim = state.shape
     state = state.double().clone()
     outputs = torch.zeros((qkv.shape[0], num_v_heads, v_dim), dtype=torch.float64)

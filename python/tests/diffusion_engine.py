@@ -1,10 +1,10 @@
 """Steps of block diffusion as Diffulex's runners pack them, and an oracle that asks its visibility rule key by key."""
 
 import dataclasses
+from typing import Any
 
 import torch
 from attention_reference import assert_close, attend
-
 from headrace.diffusion import AttnMetaDataBase, FastDllmV2AttnMetaData, MultiBlockAttnMetaData
 
 
@@ -63,7 +63,7 @@ class Rule:
                 seen[i, j] = shown and (not window or distance < window)
         return seen
 
-    def metadata(self, requests: list[Packed], **fields) -> AttnMetaDataBase:
+    def metadata(self, requests: list[Packed], **fields: Any) -> AttnMetaDataBase:
         """The same as an object of Diffulex's interface."""
         flags = {"is_block_causal": self.block_causal, "is_prefix_full": self.prefix_full}
         kind = MultiBlockAttnMetaData
@@ -96,7 +96,9 @@ class Rule:
 class Cache:
     """A unified cache of one layer, [pages, page_size, heads, dim], full of NaN where nothing was written."""
 
-    def __init__(self, requests: int, page_size: int, heads: int, dim: int, tokens: int, dtype=torch.float32):
+    def __init__(
+        self, requests: int, page_size: int, heads: int, dim: int, tokens: int, dtype: torch.dtype = torch.float32
+    ) -> None:
         pages = -(-tokens // page_size)
         order = torch.randperm(requests * pages, generator=torch.Generator().manual_seed(5))
         self.page_size = page_size
@@ -140,3 +142,41 @@ def check_step(
         assert_close(out[rows], want.flatten(1), tolerance)
         begin += request.valid + request.padding
         assert not out[rows.stop : begin].any()
+
+
+HEADS, KV_HEADS, DIM, SCALE = 4, 2, 16, 0.25
+
+STEPS = {
+    "multi_bd_prefill": (Rule(), [Packed(0, 8, 4, status=0), Packed(4, 10, status=0)]),
+    "multi_bd_decode": (Rule(), [Packed(4, 8), Packed(12, 4, 4), Packed(0, 4, 4)]),
+    "d2f_prefill": (Rule(prefix_full=True), [Packed(0, 12, status=0, prompt=6, padded_prompt=8)]),
+    "d2f_decode": (Rule(prefix_full=True), [Packed(8, 4, 8)]),
+    "d2f_both": (Rule(prefix_full=True), [Packed(0, 12, status=0, prompt=7, padded_prompt=8), Packed(8, 8)]),
+    "fdv2_block": (Rule(block=8), [Packed(16, 8, status=1), Packed(8, 8, status=0)]),
+    "fdv2_refine": (Rule(block=8, cache_only=True), [Packed(24, 4, status=2), Packed(16, 4, status=2)]),
+    "gemma_prefill": (
+        Rule(block=8, hole=True, prefix_causal=True),
+        [Packed(0, 5, 3, status=0, prompt=5, padded_prompt=8), Packed(4, 6, status=0, prompt=10, padded_prompt=16)],
+    ),
+    "gemma_denoise": (
+        Rule(block=8, hole=True, prefix_causal=True),
+        [Packed(8, 8, prompt=5, padded_prompt=8), Packed(24, 8, prompt=12, padded_prompt=16)],
+    ),
+    "uncached": (Rule(block_causal=False), [Packed(0, 9), Packed(0, 3)]),
+    "no_rows": (Rule(), [Packed(4, 0, 4), Packed(8, 4), Packed(0, 0)]),
+}
+
+
+def rand(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def filled(requests: list[Packed], page_size: int, rule: Rule, heads: int = KV_HEADS, dim: int = DIM) -> Cache:
+    """A cache with the readable tokens of each request; NaN in the others and in the hole."""
+    cache = Cache(len(requests), page_size, heads, dim, 64)
+    for index, request in enumerate(requests):
+        for position in range(request.context):
+            if rule.sees_cached(request, position):
+                k, v = rand(2, heads, dim, seed=100 * index + position)
+                cache.write(index, position, k, v)
+    return cache

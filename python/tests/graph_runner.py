@@ -5,16 +5,16 @@ rows in the padding: only the length (the fill value) and the dummy slot mark it
 """
 
 import torch
+from headrace.attention.hybrid_backend import HybridAttnBackend
 from hybrid_engine import Hybrid
 
 from headrace.attention import ForwardBatch, ForwardMode
-from headrace.attention.hybrid_backend import HybridAttnBackend
 
 
 class GraphRunner:
     """Captures Hybrid's layers for `sizes` and replays them for batches of any smaller size."""
 
-    def __init__(self, engine: Hybrid, sizes: list[int]):
+    def __init__(self, engine: Hybrid, sizes: list[int]) -> None:
         self.engine, self.sizes = engine, sorted(sizes)
         self.backend: HybridAttnBackend = engine.backend
         most, device = max(sizes), engine.device

@@ -12,7 +12,7 @@ K_HEADS, K_DIM, V_DIM = 2, 32, 16
 class Hybrid(Engine):
     """Layers 0 and 2: Gated DeltaNet; layer 1: attention. The oracle carries each request's states."""
 
-    def __init__(self, v_heads: int = 4, device: str = "cpu", dtype=torch.float32):
+    def __init__(self, v_heads: int = 4, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         super().__init__([layer_of(layer_id=1)], device, dtype, max_context_len=128)
         self.channels = 2 * K_HEADS * K_DIM + v_heads * V_DIM
         self.v_heads = v_heads
@@ -51,7 +51,9 @@ class Hybrid(Engine):
         self.check(out, 1, drawn, requests, new)
         self.remember(requests, new, drawn)
 
-    def check_gdn(self, layer: RadixLinearAttention, out: torch.Tensor, inputs: tuple, requests, new) -> None:
+    def check_gdn(
+        self, layer: RadixLinearAttention, out: torch.Tensor, inputs: tuple, requests: list[Request], new: list[int]
+    ) -> None:
         x, a, b = inputs
         begin = 0
         for request, count in zip(requests, new, strict=True):

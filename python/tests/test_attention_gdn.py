@@ -5,10 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from attention_reference import assert_close, gated_delta_rule  # noqa: E402
+from headrace.errors import InvalidArgumentError  # noqa: E402
 from hybrid_engine import V_DIM, Hybrid  # noqa: E402
 
 from headrace.attention import ForwardBatch, ForwardMode, RadixLinearAttention  # noqa: E402
-from headrace.errors import InvalidArgumentError  # noqa: E402
 
 EXTEND, DECODE, MIXED, IDLE = ForwardMode
 
@@ -82,7 +82,8 @@ def test_idle_yields_zeros() -> None:
     engine.backend.init_forward_metadata(fb)
     for rows in (0, 3):
         out = engine.gdn_layers[0](fb, *engine.gdn_inputs(rows))
-        assert out.shape == (rows, 4 * V_DIM) and not out.any()
+        assert out.shape == (rows, 4 * V_DIM)
+        assert not out.any()
 
 
 def test_layers_of_the_wrong_kind_are_refused() -> None:
@@ -94,7 +95,7 @@ def test_layers_of_the_wrong_kind_are_refused() -> None:
     engine.backend.init_forward_metadata(fb)
     with pytest.raises(InvalidArgumentError, match="layer 0 is a GDN layer, but was called for full attention"):
         engine.layers[0](*engine.draw(2)[0], fb)
-    with pytest.raises(InvalidArgumentError, match="layer 1 is a full-attention layer, but was called for Gated"):
+    with pytest.raises(InvalidArgumentError, match="layer 1 is a full-attention layer, but was called for GDN"):
         engine.gdn_layer(1, 0)(fb, *inputs)
     with pytest.raises(InvalidArgumentError, match="num_v_heads is 3, expected a multiple of num_k_heads"):
         RadixLinearAttention(0, 0, 2, 3, 8, 8, torch.zeros(1, 4), torch.zeros(3), torch.zeros(3))

@@ -10,10 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import headrace.attention  # noqa: E402
 import headrace.diffusion  # noqa: E402
-from headrace import compat  # noqa: E402
 from headrace.errors import InvalidArgumentError  # noqa: E402
+
+import headrace.attention  # noqa: E402
+from headrace import compat  # noqa: E402
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def test_diffulex_paths(installed: None) -> None:
     from diffulex.attention.attn_impl import Attention, reference_torch_attention, triton_attention
     from diffulex.attention.metadata import AttnMetaDataBase, set_fetch_fn_for_attn_metadata
 
-    assert Attention is headrace.diffusion.Attention and AttnMetaDataBase is headrace.diffusion.AttnMetaDataBase
+    assert Attention is headrace.diffusion.Attention
+    assert AttnMetaDataBase is headrace.diffusion.AttnMetaDataBase
     assert reference_torch_attention is headrace.diffusion.reference_torch_attention
     assert triton_attention is headrace.diffusion.triton_attention
     metadata = diffulex.attention.metadata.AttnMetaDataBase()
@@ -61,11 +63,11 @@ def test_headrace_keeps_its_own_names(installed: None) -> None:
 
 
 def test_modules_that_headrace_lacks_are_named(installed: None) -> None:
-    with pytest.raises(ModuleNotFoundError, match="has no module 'pymllm.layers.attention.gdn_chunkwise'"):
+    with pytest.raises(ModuleNotFoundError, match=r"has no module 'pymllm\.layers\.attention\.gdn_chunkwise'"):
         importlib.import_module("pymllm.layers.attention.gdn_chunkwise")
-    with pytest.raises(ModuleNotFoundError, match="has no module 'diffulex.attention.step_plan'"):
+    with pytest.raises(ModuleNotFoundError, match=r"has no module 'diffulex\.attention\.step_plan'"):
         importlib.import_module("diffulex.attention.step_plan")
-    with pytest.raises(ModuleNotFoundError, match="No module named 'pymllm.models'"):
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'pymllm\.models'"):
         importlib.import_module("pymllm.models")
 
 
@@ -77,7 +79,8 @@ def test_uninstall_leaves_nothing() -> None:
     importlib.import_module("diffulex.attention.attn_impl")
     compat.uninstall()
     compat.uninstall()
-    assert set(sys.modules) == before and sys.meta_path == path
+    assert set(sys.modules) == before
+    assert sys.meta_path == path
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("pymllm.layers.attention.radix_attention")
     assert headrace.attention.radix_attention.RadixAttention is headrace.attention.RadixAttention
@@ -133,7 +136,8 @@ def test_installed_origin_keeps_its_other_modules(origin: pathlib.Path) -> None:
     compat.install()
     models = importlib.import_module("pymllm.models")
     pymllm = importlib.import_module("pymllm")
-    assert pymllm.is_origin and models.ForwardBatch.is_origin
+    assert pymllm.is_origin
+    assert models.ForwardBatch.is_origin
     assert isinstance(models.Layer().attn, headrace.attention.RadixAttention)
     assert pymllm.layers.attention.radix_attention is headrace.attention.radix_attention
     compat.uninstall()
@@ -147,7 +151,7 @@ def test_install_after_the_origin_is_refused(origin: pathlib.Path) -> None:
     write(origin, {f"{attention}/__init__.py": "", f"{attention}/radix_attention.py": "RadixAttention = int\n"})
     importlib.import_module("pymllm.layers")
     path = list(sys.meta_path)
-    with pytest.raises(InvalidArgumentError, match="pymllm.layers.attention.* is imported already"):
+    with pytest.raises(InvalidArgumentError, match=r"pymllm\.layers\.attention.* is imported already"):
         compat.install()
     assert sys.meta_path == path
 

@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from headrace.errors import InvalidArgumentError  # noqa: E402
+
 from headrace.attention import (  # noqa: E402
     GDNPool,
     KVPool,
@@ -12,7 +14,6 @@ from headrace.attention import (  # noqa: E402
     make_full_attention_net_mem_pool,
     make_req_to_token_pool,
 )
-from headrace.errors import InvalidArgumentError  # noqa: E402
 
 
 def test_kv_pool_has_a_dummy_slot_and_rows_of_eight() -> None:
@@ -45,8 +46,10 @@ def test_kv_pool_of_a_hybrid_holds_its_attention_layers_only() -> None:
 def test_allocator_hands_out_the_smallest_slots_and_never_the_dummy() -> None:
     allocator = TokenToKVPoolAllocator(6, "cpu")
     first = allocator.alloc(4)
-    assert first.tolist() == [1, 2, 3, 4] and first.dtype == torch.int32
-    assert allocator.alloc(3) is None and allocator.available_size() == 2
+    assert first.tolist() == [1, 2, 3, 4]
+    assert first.dtype == torch.int32
+    assert allocator.alloc(3) is None
+    assert allocator.available_size() == 2
     allocator.free(first[[3, 0]])
     assert allocator.alloc(4).tolist() == [1, 4, 5, 6]
     allocator.clear()
@@ -87,13 +90,15 @@ def test_allocator_refuses_slots_that_are_not_allocated(slots: list[int]) -> Non
 
 def test_request_table_keeps_row_0_and_forgets_freed_rows() -> None:
     table = ReqToTokenPool(2, 8, "cpu")
-    assert table.req_to_token.shape == (3, 8) and table.req_to_token.dtype == torch.int32
+    assert table.req_to_token.shape == (3, 8)
+    assert table.req_to_token.dtype == torch.int32
     assert table.alloc(2) == [1, 2]
     assert table.alloc(1) is None
     table.write((2, slice(1, 4)), torch.tensor([7, 8, 9]))
     assert table.req_to_token[2].tolist() == [0, 7, 8, 9, 0, 0, 0, 0]
     table.free(2)
-    assert not table.req_to_token.any() and table.available_size() == 1
+    assert not table.req_to_token.any()
+    assert table.available_size() == 1
     for row in (0, 2, 3):
         with pytest.raises(InvalidArgumentError, match=f"row {row} is not allocated"):
             table.free(row)
@@ -103,19 +108,25 @@ def test_request_table_keeps_row_0_and_forgets_freed_rows() -> None:
 
 def test_state_pool_resets_and_copies_slots_of_all_layers() -> None:
     pool = GDNPool(2, 3, 4, 8, 6, 20, 4, "cpu", torch.float32, max_track_slots=2)
-    assert pool.recurrent_state.shape == (3, 5, 4, 6, 8) and pool.recurrent_state.dtype == torch.float32
+    assert pool.recurrent_state.shape == (3, 5, 4, 6, 8)
+    assert pool.recurrent_state.dtype == torch.float32
     assert pool.conv_state.shape == (3, 5, 20, 3)
     assert pool.mem_bytes() == 3 * 5 * (4 * 6 * 8 + 20 * 3) * 4
     pool.recurrent_state.normal_()
     pool.conv_state.normal_()
     slots = [pool.alloc_track_slot(), pool.alloc_track_slot()]
-    assert sorted(slots) == [3, 4] and pool.alloc_track_slot() is None
+    assert sorted(slots) == [3, 4]
+    assert pool.alloc_track_slot() is None
     pool.copy_states(1, slots[0])
     recurrent, conv = pool.get_layer_state(2)
-    assert torch.equal(recurrent[slots[0]], recurrent[1]) and torch.equal(conv[slots[0]], conv[1])
+    assert torch.equal(recurrent[slots[0]], recurrent[1])
+    assert torch.equal(conv[slots[0]], conv[1])
     pool.reset_states(torch.tensor([1]))
     pool.reset_states(torch.tensor([], dtype=torch.int64))
-    assert not recurrent[1].any() and not conv[1].any() and recurrent[2].any() and recurrent[slots[0]].any()
+    assert not recurrent[1].any()
+    assert not conv[1].any()
+    assert recurrent[2].any()
+    assert recurrent[slots[0]].any()
     pool.free_track_slot(slots[0])
     for slot in (slots[0], 2, 5):
         with pytest.raises(InvalidArgumentError, match="not an allocated track slot"):
@@ -126,5 +137,6 @@ def test_state_pool_resets_and_copies_slots_of_all_layers() -> None:
 
 def test_makers_return_the_pools() -> None:
     pool, allocator = make_full_attention_net_mem_pool(10, 2, 1, 4, device="cpu", dtype=torch.float32)
-    assert pool.size == allocator.size == 10 and pool.layer_num == 2
+    assert pool.size == allocator.size == 10
+    assert pool.layer_num == 2
     assert make_req_to_token_pool(3, 5, "cpu").req_to_token.shape == (4, 5)

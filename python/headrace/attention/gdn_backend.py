@@ -38,7 +38,7 @@ class GDNAttnBackend:
     of the request table it names.
     """
 
-    def __init__(self, gdn_pool: GDNPool, device: str | torch.device):
+    def __init__(self, gdn_pool: GDNPool, device: str | torch.device) -> None:
         self.gdn_pool = gdn_pool
         self.device = torch.device(device)
         self.forward_metadata: GDNForwardMetadata | None = None
@@ -179,8 +179,8 @@ class GDNAttnBackend:
 
     @staticmethod
     def _hide_padding(metadata: GDNForwardMetadata, layer: RadixLinearAttention, batch: ForwardBatch) -> None:
-        """Sets the slots of padding rows to _NO_STATE: once per forward pass, in its first GDN layer, because a captured
-        graph must do it, too, and only a layer sees `out_cache_loc`. A layer that comes again begins a pass."""
+        """Sets the slots of padding rows to _NO_STATE, once per forward pass, in its first GDN layer: a captured graph
+        must do it, too, and only a layer sees `out_cache_loc`. A layer that comes again begins a pass."""
         if metadata.seen and id(layer) not in metadata.seen:
             metadata.seen.add(id(layer))
             return

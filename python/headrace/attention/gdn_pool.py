@@ -28,7 +28,7 @@ class GDNPool:
         device: str | torch.device = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         max_track_slots: int = 0,
-    ):
+    ) -> None:
         self.max_reqs = max_reqs
         self.num_gdn_layers = num_gdn_layers
         self.max_track_slots = max_track_slots

@@ -24,7 +24,7 @@ def check_decode_mode(forward_mode: ForwardMode) -> None:
 class GraphBatch:
     """Owns the spans of up to max_bs rows of one new token each. Graphs of all sizes read the first rows of them."""
 
-    def __init__(self, max_bs: int, max_num_tokens: int, device: torch.device):
+    def __init__(self, max_bs: int, max_num_tokens: int, device: torch.device) -> None:
         if max_num_tokens < max_bs:
             raise InvalidArgumentError(
                 f"init_cuda_graph_state: max_num_tokens is {max_num_tokens}, expected max_bs ({max_bs}) or more"
@@ -46,7 +46,7 @@ class GraphBatch:
         return batch
 
     def write(self, bs: int, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor) -> torch.Tensor:
-        """Writes the first `bs` rows and lengths. Returns the spans of these rows. Runs on the device; nothing waits."""
+        """Writes the first `bs` rows and lengths. Returns their spans. Runs on the device; nothing waits."""
         spans = self.spans[:bs]
         context = seq_lens[:bs] - 1  # the decoded token is not cached yet
         for column, values in (("ctx_len", context), ("phys0", context), ("page_row", req_pool_indices[:bs])):

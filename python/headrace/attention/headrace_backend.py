@@ -48,7 +48,7 @@ class HeadraceAttnBackend(AttentionBackend):
         kv_indptr_buf: torch.Tensor | None = None,
         kv_last_page_len_buf: torch.Tensor | None = None,
         init_new_workspace: bool = False,
-    ):
+    ) -> None:
         if req_to_token.dim() != 2 or req_to_token.dtype != torch.int32:
             raise InvalidArgumentError(
                 f"HeadraceAttnBackend: req_to_token is {req_to_token.dtype} {list(req_to_token.shape)}, expected int32 "
@@ -127,8 +127,8 @@ class HeadraceAttnBackend(AttentionBackend):
         saved = k is not None and save_kv_cache and key is not None
         if layer.is_cross_attention and k is not None and not saved:
             raise UnsupportedError(
-                f"attention layer {layer.layer_id}: cross-attention with save_kv_cache=False, expected encoder keys in the "
-                "pool"
+                f"attention layer {layer.layer_id}: cross-attention with save_kv_cache=False, expected encoder keys in "
+                "the pool"
             )
         if saved:
             slots = batch.encoder_out_cache_loc if layer.is_cross_attention else batch.out_cache_loc
@@ -213,7 +213,7 @@ class HeadraceAttnBackend(AttentionBackend):
         seq_lens: torch.Tensor,
         forward_mode: ForwardMode,
     ) -> None:
-        """Plans a decode batch whose key spans lie where all captures read them. Launches suit max_context_len tokens."""
+        """Plans a decode batch whose key spans lie where all captures read them. Launches suit max_context_len."""
         check_decode_mode(forward_mode)
         spans = GraphBatch.of(self._graph, bs, num_tokens).write(bs, req_pool_indices, seq_lens)
         metadata = AttnForwardMetadata(spans, bs, 1, self.max_context_len, self.device.type == "cpu")

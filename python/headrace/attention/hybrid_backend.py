@@ -26,7 +26,7 @@ class HybridAttnBackend(AttentionBackend):
 
     def __init__(
         self, full_attn_backend: AttentionBackend, gdn_backend: GDNAttnBackend, full_attn_layer_ids: Iterable[int]
-    ):
+    ) -> None:
         self.full_attn_backend = full_attn_backend
         self.gdn_backend = gdn_backend
         self.full_attn_layer_ids = set(full_attn_layer_ids)
@@ -75,7 +75,7 @@ class HybridAttnBackend(AttentionBackend):
         """Calls the GDN backend. Refuses a full-attention layer."""
         if layer.layer_id in self.full_attn_layer_ids:
             raise InvalidArgumentError(
-                f"HybridAttnBackend: layer {layer.layer_id} is a full-attention layer, but was called for Gated DeltaNet"
+                f"HybridAttnBackend: layer {layer.layer_id} is a full-attention layer, but was called for GDN"
             )
         return self.gdn_backend.forward_gdn(layer, forward_batch, mixed_qkv, a, b)
 

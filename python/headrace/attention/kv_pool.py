@@ -33,7 +33,7 @@ class KVPool:
         pin_memory: bool = True,
         *,
         layer_ids: Collection[int] | None = None,
-    ):
+    ) -> None:
         if size < 1:
             raise InvalidArgumentError(f"KVPool: size is {size}, expected 1 or more")
         self.size = size

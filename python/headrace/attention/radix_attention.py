@@ -49,7 +49,7 @@ class RadixAttention(torch.nn.Module):
         sliding_window_size: int | None = -1,
         is_cross_attention: bool = False,
         attn_type: AttentionType = AttentionType.DECODER,
-    ):
+    ) -> None:
         super().__init__()
         self.tp_q_head_num = num_heads
         self.tp_k_head_num = num_kv_heads

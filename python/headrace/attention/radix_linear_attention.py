@@ -32,11 +32,12 @@ class RadixLinearAttention(torch.nn.Module):
         conv_weight: torch.Tensor,
         A_log: torch.Tensor,
         dt_bias: torch.Tensor,
-    ):
+    ) -> None:
         super().__init__()
         if num_k_heads < 1 or num_v_heads % num_k_heads != 0:
             raise InvalidArgumentError(
-                f"GDN layer {layer_id}: num_v_heads is {num_v_heads}, expected a multiple of num_k_heads ({num_k_heads})"
+                f"GDN layer {layer_id}: num_v_heads is {num_v_heads}, expected a multiple of num_k_heads "
+                f"({num_k_heads})"
             )
         self.layer_id = layer_id
         self.gdn_layer_idx = gdn_layer_idx

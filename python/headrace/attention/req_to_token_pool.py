@@ -12,11 +12,11 @@ from headrace.errors import InvalidArgumentError
 class ReqToTokenPool:
     """The request table: `req_to_token[row, position]` is the KV slot of a token.
 
-    int32 [max_reqs + 1, max_context_len], zeroed. Rows 1..max_reqs are handed out, first in, first out (pymllm hands out
-    row 0, too). A freed row is zeroed, so no stale slot outlives its request.
+    int32 [max_reqs + 1, max_context_len], zeroed. Rows 1..max_reqs are handed out, first in, first out (pymllm hands
+    out row 0, too). A freed row is zeroed, so no stale slot outlives its request.
     """
 
-    def __init__(self, max_reqs: int, max_context_len: int, device: str | torch.device = "cuda"):
+    def __init__(self, max_reqs: int, max_context_len: int, device: str | torch.device = "cuda") -> None:
         self.max_reqs = max_reqs
         self.size = max_reqs
         self.max_context_len = max_context_len

@@ -24,7 +24,7 @@ class TokenToKVPoolAllocator:
         need_sort: bool = True,
         *,
         check: bool | None = None,
-    ):
+    ) -> None:
         if page_size < 1 or (size + 1) // page_size < 2:
             raise InvalidArgumentError(
                 f"TokenToKVPoolAllocator: page_size is {page_size}, expected 1 to {(size + 1) // 2} for {size} slots"

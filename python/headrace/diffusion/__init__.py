@@ -1,7 +1,7 @@
 """Diffulex's attention on torch tensors, over headrace's kernels.
 
-A strategy's runner installs a function that returns the step's metadata (set_fetch_fn_for_attn_metadata); every Attention
-layer reads it. `headrace.compat.install()` answers imports of `diffulex.attention`.
+A strategy's runner installs a function that returns the step's metadata (set_fetch_fn_for_attn_metadata); every
+Attention layer reads it. `headrace.compat.install()` answers imports of `diffulex.attention`.
 """
 
 from headrace.diffusion.attn_impl import (
@@ -24,8 +24,8 @@ from headrace.diffusion.metadata import (
 
 __all__ = [
     "ATTN_IMPLS",
-    "AttnMetaDataBase",
     "Attention",
+    "AttnMetaDataBase",
     "FastDllmV2AttnMetaData",
     "MultiBlockAttnMetaData",
     "fetch_attn_metadata",

@@ -34,10 +34,10 @@ def triton_attention(
 ) -> torch.Tensor:
     """headrace's attention with one pass over K and V per query head.
 
-    q [T, num_heads, dim]; k, v [T, num_kv_heads, dim]; caches [pages, page_size, heads, dim] or None. Rows see the cached
-    keys and the new rows that attn_metadata shows them. sliding_window: a row sees no key so many positions before it,
-    or more; positions do not count the prompt's padding under mask_prefix_hole. None or 0: no window. Nothing is stored.
-    Returns [T, num_heads, dim] in q's dtype; rows that are padding are zeros.
+    q [T, num_heads, dim]; k, v [T, num_kv_heads, dim]; caches [pages, page_size, heads, dim] or None. Rows see the
+    cached keys and the new rows that attn_metadata shows them. sliding_window: a row sees no key so many positions
+    before it, or more; positions do not count the prompt's padding under mask_prefix_hole. None or 0: no window.
+    Nothing is stored. Returns [T, num_heads, dim] in q's dtype; rows that are padding are zeros.
     """
     plan = make_plan(attn_metadata, q.shape[0], q.device)
     return _paged(q, k, v, k_cache, v_cache, plan, scale, sliding_window, grouped=False)
@@ -64,8 +64,8 @@ class Attention(torch.nn.Module):
 
     num_heads, num_kv_heads: after sharding. attn_impl: "triton_grouped" (the default), "triton" or "naive".
     sliding_window: keys that a row sees to its left, its own included; None or 0: all.
-    k_cache, v_cache: the runner binds them to [pages, page_size, heads, dim]; empty: nothing is cached. A cache may have
-    more heads or longer ones than the layer, which then uses the first.
+    k_cache, v_cache: the runner binds them to [pages, page_size, heads, dim]; empty: nothing is cached. A cache may
+    have more heads or longer ones than the layer, which then uses the first.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Attention(torch.nn.Module):
         num_kv_heads: int,
         attn_impl: str = "triton_grouped",
         sliding_window: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         if attn_impl not in ATTN_IMPLS:
             raise UnsupportedError(f"attention: attn_impl is '{attn_impl}'; built are {list(ATTN_IMPLS)}")
@@ -124,8 +124,8 @@ class Attention(torch.nn.Module):
     def _masked(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         if ATTN_IMPLS[self.attn_impl] != "reference":
             raise UnsupportedError(
-                f"attention: mask is given with attn_impl '{self.attn_impl}', expected 'naive': the others see what the "
-                "metadata shows"
+                f"attention: mask is given with attn_impl '{self.attn_impl}', expected 'naive': the others see what "
+                "the metadata shows"
             )
         return reference_torch_attention(q, k, v, self.scale, mask, self.sliding_window)
 

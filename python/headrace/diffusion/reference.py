@@ -22,9 +22,10 @@ def reference_torch_attention(
 ) -> torch.Tensor:
     """Returns [T, num_heads, v_dim] in q's dtype. q [T, num_heads, dim]; k, v [T, num_kv_heads, dim].
 
-    Without attn_metadata the rows are one sequence that sees all its rows; `mask`, [T, T] or [num_heads, T, T], is added
-    to the scores. With it, rows see what triton_attention shows them, and k_cache and v_cache are read; lengths are
-    copied to the host. sliding_window: a row sees no key so many positions before it, or more; None or 0: no window.
+    Without attn_metadata the rows are one sequence that sees all its rows; `mask`, [T, T] or [num_heads, T, T], is
+    added to the scores. With it, rows see what triton_attention shows them, and k_cache and v_cache are read; lengths
+    are copied to the host. sliding_window: a row sees no key so many positions before it, or more. None or 0: no
+    window.
     """
     if attn_metadata is None:
         return _one_sequence(q, k, v, scale, mask, sliding_window)

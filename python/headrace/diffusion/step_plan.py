@@ -50,7 +50,8 @@ def make_plan(
     """Makes the plan of a step of `num_tokens` packed rows. On a GPU nothing waits for the device."""
     if metadata.kv_cache_layout != "unified":
         raise UnsupportedError(
-            f"attention: kv_cache_layout is '{metadata.kv_cache_layout}'; built is 'unified' [pages, page_size, heads, dim]"
+            f"attention: kv_cache_layout is '{metadata.kv_cache_layout}'; built is 'unified', "
+            "[pages, page_size, heads, dim]"
         )
     if metadata.cu_seqlens_q is None:
         raise InvalidArgumentError("attention metadata: cu_seqlens_q is None, expected int32 [requests + 1]")
@@ -73,7 +74,8 @@ def _request_spans(metadata: AttnMetaDataBase, device: torch.device) -> torch.Te
     has_hole = metadata.mask_prefix_hole
     if (has_hole or getattr(metadata, "is_prefix_full", False)) and (prompt is None or padded is None):
         raise InvalidArgumentError(
-            "attention metadata: mask_prefix_hole and is_prefix_full need prefix_lens and padded_prefix_lens, found None"
+            "attention metadata: prefix_lens or padded_prefix_lens is None, expected both under mask_prefix_hole and "
+            "is_prefix_full"
         )
     spans = ops.key_spans(
         q_lens,

@@ -6,10 +6,8 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
-import test_diffusion_attention as cpu  # noqa: E402
-from diffusion_engine import Packed, Rule, check_step  # noqa: E402
-
 import headrace.diffusion as hd  # noqa: E402
+from diffusion_engine import STEPS, Packed, Rule, check_step, filled, rand  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -25,16 +23,16 @@ def on_gpu(metadata: hd.AttnMetaDataBase) -> hd.AttnMetaDataBase:
 
 def draw(total: int) -> tuple[torch.Tensor, ...]:
     shapes = ((total, HEADS, DIM), (total, KV_HEADS, DIM), (total, KV_HEADS, DIM))
-    return tuple(cpu.rand(*shape, seed=i).bfloat16() for i, shape in enumerate(shapes))
+    return tuple(rand(*shape, seed=i).bfloat16() for i, shape in enumerate(shapes))
 
 
 @pytest.mark.parametrize("impl", ["naive", "triton", "triton_grouped"])
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("name", cpu.STEPS)
+@pytest.mark.parametrize("name", STEPS)
 def test_step_matches_the_oracle(name: str, window: int | None, impl: str) -> None:
-    rule, requests = cpu.STEPS[name]
+    rule, requests = STEPS[name]
     page_size = max(8, rule.block)
-    cache = cpu.filled(requests, page_size, rule, KV_HEADS, DIM)
+    cache = filled(requests, page_size, rule, KV_HEADS, DIM)
     cache.k, cache.v = cache.k.bfloat16(), cache.v.bfloat16()
     metadata = on_gpu(rule.metadata(requests, page_tables=cache.table, page_size=page_size))
     hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
@@ -48,7 +46,7 @@ def test_step_matches_the_oracle(name: str, window: int | None, impl: str) -> No
 def test_replays_of_a_graph_read_the_lengths_of_their_time() -> None:
     """The metadata's tensors change between replays; the graph has made its key spans of them."""
     rule = Rule()
-    cache = cpu.filled([Packed(24, 8)] * 2, 8, rule, KV_HEADS, DIM)
+    cache = filled([Packed(24, 8)] * 2, 8, rule, KV_HEADS, DIM)
     cache.k, cache.v = cache.k.bfloat16(), cache.v.bfloat16()
     metadata = on_gpu(rule.metadata([Packed(8, 8), Packed(8, 8)], page_tables=cache.table, page_size=8))
     hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
