@@ -97,5 +97,11 @@ def test_layers_of_the_wrong_kind_are_refused() -> None:
         engine.layers[0](*engine.draw(2)[0], fb)
     with pytest.raises(InvalidArgumentError, match="layer 1 is a full-attention layer, but was called for GDN"):
         engine.gdn_layer(1, 0)(fb, *inputs)
+    fb.attn_backend = None
+    with pytest.raises(InvalidArgumentError, match="attn_backend is None, expected a HybridAttnBackend"):
+        engine.gdn_layers[0](fb, *inputs)
+    fb.extend_seq_lens = None
+    with pytest.raises(InvalidArgumentError, match="GDNAttnBackend: an extend batch needs extend_seq_lens"):
+        engine.backend.gdn_backend.init_forward_metadata(fb)
     with pytest.raises(InvalidArgumentError, match="num_v_heads is 3, expected a multiple of num_k_heads"):
         RadixLinearAttention(0, 0, 2, 3, 8, 8, torch.zeros(1, 4), torch.zeros(3), torch.zeros(3))

@@ -1,5 +1,6 @@
 """headrace.attention: options of RadixAttention, the interface of backends, refusals."""
 
+import dataclasses
 import inspect
 from typing import Any
 
@@ -198,6 +199,20 @@ def test_refusals_say_what_was_expected_and_found() -> None:
         layer(q[:, :48], k, v, fb)
     with pytest.raises(InvalidArgumentError, match=r"layer 0: q is \[3, 63\], expected \[tokens, 4 \* dim\]"):
         layer(q[:, :63], k, v, fb)
+    missing = dataclasses.replace(fb, attn_backend=None)
+    with pytest.raises(InvalidArgumentError, match=r"layer 0: forward_batch\.attn_backend is None, expected an Att"):
+        layer(q, k, v, missing)
+    missing = dataclasses.replace(fb, token_to_kv_pool=None)
+    with pytest.raises(InvalidArgumentError, match=r"token_to_kv_pool is None, expected a KVPool"):
+        layer(q, k, v, missing)
+    with pytest.raises(InvalidArgumentError, match="encoder keys are given and encoder_out_cache_loc is None"):
+        layer_of(is_cross_attention=True)(q, k, v, fb)
+    missing = dataclasses.replace(fb, encoder_lens=torch.tensor([3]))
+    with pytest.raises(InvalidArgumentError, match="encoder_lens is given and encoder_req_pool_indices is None"):
+        engine.backend.init_forward_metadata(missing)
+    missing = dataclasses.replace(fb, extend_seq_lens=None)
+    with pytest.raises(InvalidArgumentError, match="needs extend_seq_lens and extend_prefix_lens, found None"):
+        engine.backend.init_forward_metadata(missing)
     with pytest.raises(InvalidArgumentError, match="layer 5 has no K and V here"):
         layer_of(layer_id=5)(q, k, v, fb)
     with pytest.raises(InvalidArgumentError, match="num_kv_heads is 3, expected a divisor of num_heads"):

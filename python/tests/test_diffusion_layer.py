@@ -213,6 +213,12 @@ def test_refusals_say_what_was_expected_and_found() -> None:
     hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
     with pytest.raises(InvalidArgumentError, match="the cache has pages of 16 tokens, the metadata's page_size is 8"):
         layer(*drawn)
+    metadata = rule.metadata(requests)
+    with pytest.raises(InvalidArgumentError, match="4 cached tokens, but page_tables or a cache is None"):
+        hd.reference_torch_attention(*drawn, SCALE, attn_metadata=metadata)
+    metadata.mask_prefix_hole, metadata.prefix_lens = True, None
+    with pytest.raises(InvalidArgumentError, match="prefix_lens or padded_prefix_lens is None, expected both"):
+        hd.triton_attention(*drawn, None, None, metadata, SCALE)
     hd.set_fetch_fn_for_attn_metadata(hd.AttnMetaDataBase)
     with pytest.raises(InvalidArgumentError, match="cu_seqlens_q is None"):
         layer(*drawn)

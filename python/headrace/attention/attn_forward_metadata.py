@@ -71,8 +71,10 @@ def _plan_extend(batch: ForwardBatch, device: torch.device, max_context_len: int
 
 def _add_encoder(spans: torch.Tensor, batch: ForwardBatch) -> None:
     """Writes the encoder's columns of the spans, for cross-attention layers."""
-    if getattr(batch, "encoder_lens", None) is None:
+    lens = getattr(batch, "encoder_lens", None)
+    if lens is None:
         return
-    fields = ops.SPAN_FIELDS
-    spans[:, fields.index("encoder_len")] = batch.encoder_lens.to(torch.int32)
-    spans[:, fields.index("encoder_page_row")] = batch.encoder_req_pool_indices.to(torch.int32)
+    if batch.encoder_req_pool_indices is None:
+        raise InvalidArgumentError("HeadraceAttnBackend: encoder_lens is given and encoder_req_pool_indices is None")
+    spans[:, ops.SPAN_FIELDS.index("encoder_len")] = lens.to(torch.int32)
+    spans[:, ops.SPAN_FIELDS.index("encoder_page_row")] = batch.encoder_req_pool_indices.to(torch.int32)

@@ -20,12 +20,18 @@ _NO_STATE = -1  # state slot of a padding row: nothing is read or written
 
 @dataclasses.dataclass
 class GDNForwardMetadata:
-    """The plan of one batch. `cache_indices` and `cu_seqlens` are pymllm's."""
+    """The plan of one batch, with pymllm's fields."""
 
     cache_indices: torch.Tensor  # int64 [B]: state slot of each sequence
     cu_seqlens: torch.Tensor | None = None  # int64 [B + 1]: first row of each sequence; None in a decode
-    spans: torch.Tensor | None = None  # int32 [B, 15]: ops.SPAN_FIELDS
-    slots: torch.Tensor | None = None  # int32 [B, 2]: the states read and written; _NO_STATE for padding rows
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Plan(GDNForwardMetadata):
+    """The same, as the kernels read it."""
+
+    spans: torch.Tensor  # int32 [B, 15]: ops.SPAN_FIELDS
+    slots: torch.Tensor  # int32 [B, 2]: the states read and written; _NO_STATE for padding rows
     max_q_len: int = 1  # no sequence has more new tokens
     seen: set[int] = dataclasses.field(default_factory=set)  # layers of the running forward pass
 
@@ -41,11 +47,9 @@ class GDNAttnBackend:
     def __init__(self, gdn_pool: GDNPool, device: str | torch.device) -> None:
         self.gdn_pool = gdn_pool
         self.device = torch.device(device)
-        self.forward_metadata: GDNForwardMetadata | None = None
-        self._graph_indices: torch.Tensor | None = None
-        self._graph_slots: torch.Tensor | None = None
-        self._graph_spans: torch.Tensor | None = None
-        self._captured: dict[int, GDNForwardMetadata] = {}
+        self.forward_metadata: _Plan | None = None
+        self._graph: _Plan | None = None  # of the largest capture
+        self._captured: dict[int, _Plan] = {}
 
     def init_forward_metadata(self, forward_batch: ForwardBatch) -> None:
         """Plans the batch. Nothing waits for the device."""
@@ -56,11 +60,15 @@ class GDNAttnBackend:
         indices = forward_batch.req_pool_indices.to(torch.int64)
         slots = torch.stack((indices, indices), dim=1).to(torch.int32)
         if mode.is_decode():
-            self.forward_metadata = GDNForwardMetadata(indices, spans=_one_token_each(indices), slots=slots)
+            self.forward_metadata = _Plan(cache_indices=indices, spans=_one_token_each(indices), slots=slots)
             return
         lens, known = forward_batch.extend_seq_lens, forward_batch.extend_seq_lens_cpu
-        self.forward_metadata = GDNForwardMetadata(
-            indices,
+        if lens is None or forward_batch.extend_prefix_lens is None:
+            raise InvalidArgumentError(
+                "GDNAttnBackend: an extend batch needs extend_seq_lens and extend_prefix_lens, found None"
+            )
+        self.forward_metadata = _Plan(
+            cache_indices=indices,
             cu_seqlens=torch.nn.functional.pad(torch.cumsum(lens, dim=0, dtype=torch.int64), (1, 0)),
             spans=ops.key_spans(lens, forward_batch.extend_prefix_lens),
             slots=slots,
@@ -113,7 +121,7 @@ class GDNAttnBackend:
         weight = layer.conv_weight
         weight = weight.squeeze(1) if weight.dim() == 3 else weight
         x = ops.causal_conv1d(mixed_qkv, weight, conv, plan.spans, plan.slots, max_q_len=plan.max_q_len)
-        out = ops.gated_delta_rule(
+        out: torch.Tensor = ops.gated_delta_rule(
             x,
             a,
             b,
@@ -133,22 +141,22 @@ class GDNAttnBackend:
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Allocates the state slots of `max_bs` rows, at the address that all captures read."""
-        self._graph_indices = torch.zeros(max_bs, dtype=torch.int64, device=self.device)
-        self._graph_slots = torch.full((max_bs, 2), _NO_STATE, dtype=torch.int32, device=self.device)
-        self._graph_spans = _one_token_each(self._graph_indices)
+        indices = torch.zeros(max_bs, dtype=torch.int64, device=self.device)
+        slots = torch.full((max_bs, 2), _NO_STATE, dtype=torch.int32, device=self.device)
+        self._graph = _Plan(cache_indices=indices, spans=_one_token_each(indices), slots=slots)
         self._captured = {}
 
     def init_forward_metadata_capture_cuda_graph(
         self, bs: int, req_pool_indices: torch.Tensor, seq_lens: torch.Tensor
     ) -> None:
         """Plans a decode batch of `bs` rows in memory that a graph may read."""
-        if self._graph_indices is None or not 1 <= bs <= len(self._graph_indices):
-            most = 0 if self._graph_indices is None else len(self._graph_indices)
+        most = 0 if self._graph is None else len(self._graph.cache_indices)
+        if self._graph is None or not 1 <= bs <= most:
             raise InvalidArgumentError(
                 f"GDNAttnBackend: a capture of {bs} rows, expected 1 to the {most} of init_cuda_graph_state"
             )
-        self._captured[bs] = GDNForwardMetadata(
-            self._graph_indices[:bs], spans=self._graph_spans[:bs], slots=self._graph_slots[:bs]
+        self._captured[bs] = _Plan(
+            cache_indices=self._graph.cache_indices[:bs], spans=self._graph.spans[:bs], slots=self._graph.slots[:bs]
         )
         self._write_rows(bs, req_pool_indices)
 
@@ -167,7 +175,7 @@ class GDNAttnBackend:
         metadata.seen.clear()
         self.forward_metadata = metadata
 
-    def _planned(self, rows: int | None) -> GDNForwardMetadata:
+    def _planned(self, rows: int | None) -> _Plan:
         metadata = self.forward_metadata
         if metadata is None:
             raise InvalidArgumentError("GDNAttnBackend: the batch is not planned; call init_forward_metadata first")
@@ -178,7 +186,7 @@ class GDNAttnBackend:
         return metadata
 
     @staticmethod
-    def _hide_padding(metadata: GDNForwardMetadata, layer: RadixLinearAttention, batch: ForwardBatch) -> None:
+    def _hide_padding(metadata: _Plan, layer: RadixLinearAttention, batch: ForwardBatch) -> None:
         """Sets the slots of padding rows to _NO_STATE, once per forward pass, in its first GDN layer: a captured graph
         must do it, too, and only a layer sees `out_cache_loc`. A layer that comes again begins a pass."""
         if metadata.seen and id(layer) not in metadata.seen:
@@ -193,4 +201,5 @@ class GDNAttnBackend:
 def _one_token_each(rows: torch.Tensor) -> torch.Tensor:
     """Returns the spans of a decode batch of as many sequences as `rows` has."""
     ones = torch.ones_like(rows, dtype=torch.int32)
-    return ops.key_spans(ones, torch.zeros_like(ones))
+    spans: torch.Tensor = ops.key_spans(ones, torch.zeros_like(ones))
+    return spans

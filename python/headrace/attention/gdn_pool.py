@@ -76,4 +76,4 @@ class GDNPool:
 
     def mem_bytes(self) -> int:
         """Returns the bytes of both states."""
-        return self.recurrent_state.nbytes + self.conv_state.nbytes
+        return int(self.recurrent_state.nbytes + self.conv_state.nbytes)

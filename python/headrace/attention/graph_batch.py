@@ -31,7 +31,7 @@ class GraphBatch:
             )
         ones = torch.ones(max_bs, dtype=torch.int32, device=device)
         self.max_bs = max_bs
-        self.spans = ops.key_spans(ones, torch.zeros_like(ones), page_rows=torch.zeros_like(ones))
+        self.spans: torch.Tensor = ops.key_spans(ones, torch.zeros_like(ones), page_rows=torch.zeros_like(ones))
 
     @staticmethod
     def of(batch: GraphBatch | None, bs: int, num_tokens: int) -> GraphBatch:

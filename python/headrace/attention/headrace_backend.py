@@ -120,7 +120,7 @@ class HeadraceAttnBackend(AttentionBackend):
         """Stores k and v where the layer and save_kv_cache say so, then attends to the pool and the new keys."""
         metadata = self._planned(q)
         q = _joined(q, q_rope, layer.tp_q_head_num, layer.qk_head_dim, layer, "q")
-        if k is not None:
+        if k is not None and v is not None:
             k = _joined(k, k_rope, layer.tp_k_head_num, layer.qk_head_dim, layer, "k")
             v = _joined(v, None, layer.tp_v_head_num, layer.v_head_dim, layer, "v")
         key, value = self._cache_of(layer, batch)
@@ -132,6 +132,10 @@ class HeadraceAttnBackend(AttentionBackend):
             )
         if saved:
             slots = batch.encoder_out_cache_loc if layer.is_cross_attention else batch.out_cache_loc
+            if slots is None:
+                raise InvalidArgumentError(
+                    f"attention layer {layer.layer_id}: encoder keys are given and encoder_out_cache_loc is None"
+                )
             ops.store_kv(k, v, slots.to(torch.int64), key, value, k_scale=layer.k_scale, v_scale=layer.v_scale)
         if layer.is_cross_attention or (saved and not metadata.reads_new_keys):
             k = v = None
@@ -148,7 +152,7 @@ class HeadraceAttnBackend(AttentionBackend):
         metadata: AttnForwardMetadata,
     ) -> torch.Tensor:
         """Returns [T, num_heads, v_head_dim]. k, v: new keys that are not read from the pool. key, value: the pool."""
-        return ops.paged_attention(
+        out: torch.Tensor = ops.paged_attention(
             q,
             key,
             value,
@@ -166,6 +170,7 @@ class HeadraceAttnBackend(AttentionBackend):
             max_q_len=metadata.max_q_len,
             max_kv_len=metadata.max_kv_len,
         )
+        return out
 
     def _planned(self, q: torch.Tensor) -> AttnForwardMetadata:
         metadata = self.forward_metadata
@@ -249,7 +254,7 @@ def _joined(
     name = f"attention layer {layer.layer_id}: {name}"
     x = with_heads(x, heads, name)
     if rope is not None:
-        rope = rope if rope.dim() == 3 else rope.unflatten(1, (-1, dim - x.shape[2]))
+        rope = with_heads(rope, rope.shape[1] // max(1, dim - x.shape[2]), f"{name}_rope")
         x = torch.cat((x, rope.expand(-1, heads, -1)), dim=-1)
     if x.shape[1:] != (heads, dim):
         raise InvalidArgumentError(f"{name} has {x.shape[1]} heads of {x.shape[2]}, expected {heads} of {dim}")

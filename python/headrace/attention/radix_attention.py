@@ -102,11 +102,14 @@ class RadixAttention(torch.nn.Module):
             raise InvalidArgumentError(
                 f"attention layer {self.layer_id}: {given} is given and {missing} is None, expected both or neither"
             )
-        if k is not None:
+        if k is not None and v is not None:
             k = with_heads(k, self.tp_k_head_num, f"attention layer {self.layer_id}: k")
             v = with_heads(v, self.tp_v_head_num, f"attention layer {self.layer_id}: v")
-        backend = forward_batch.attn_backend
-        return backend.forward(q, k, v, self, forward_batch, save_kv_cache, **kwargs)
+        if forward_batch.attn_backend is None:
+            raise InvalidArgumentError(
+                f"attention layer {self.layer_id}: forward_batch.attn_backend is None, expected an AttentionBackend"
+            )
+        return forward_batch.attn_backend.forward(q, k, v, self, forward_batch, save_kv_cache, **kwargs)
 
     def extra_repr(self) -> str:
         """Returns the layer in one line, for print(model)."""

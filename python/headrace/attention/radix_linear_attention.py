@@ -57,4 +57,8 @@ class RadixLinearAttention(torch.nn.Module):
 
         mixed_qkv: [T, channels], the columns q | k | v. a, b: [T, num_v_heads]. Returns [T, num_v_heads * head_v_dim].
         """
+        if forward_batch.attn_backend is None:
+            raise InvalidArgumentError(
+                f"GDN layer {self.layer_id}: forward_batch.attn_backend is None, expected a HybridAttnBackend"
+            )
         return forward_batch.attn_backend.forward_gdn(self, forward_batch, mixed_qkv, a, b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ class ReqToTokenPool:
         self.req_to_token[rows] = 0
         self.free_slots += rows
 
-    def write(self, indices: tuple, values: torch.Tensor) -> None:
+    def write(self, indices: Any, values: torch.Tensor) -> None:
         """Writes slots: `write((row, slice(begin, end)), slots)`, or any other index of `req_to_token`."""
         self.req_to_token[indices] = values.to(torch.int32)
 

@@ -7,7 +7,6 @@ Attention layer reads it. `headrace.compat.install()` answers imports of `difful
 from headrace.diffusion.attn_impl import (
     ATTN_IMPLS,
     Attention,
-    reference_torch_attention,
     triton_attention,
     triton_grouped_attention,
 )
@@ -21,6 +20,7 @@ from headrace.diffusion.metadata import (
     set_fetch_fn_for_attn_metadata,
     set_warming_up,
 )
+from headrace.diffusion.reference import reference_torch_attention
 
 __all__ = [
     "ATTN_IMPLS",

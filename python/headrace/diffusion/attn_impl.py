@@ -11,6 +11,8 @@ from headrace.diffusion.reference import reference_torch_attention
 from headrace.diffusion.step_plan import StepPlan, make_plan, plan_of
 from headrace.errors import InvalidArgumentError, UnsupportedError
 
+__all__ = ["ATTN_IMPLS", "Attention", "reference_torch_attention", "triton_attention", "triton_grouped_attention"]
+
 # Diffulex's names, and headrace's.
 ATTN_IMPLS = {
     "naive": "reference",
@@ -146,7 +148,7 @@ def _paged(
     sliding_window: int | None,
     grouped: bool,
 ) -> torch.Tensor:
-    return ops.paged_attention(
+    out: torch.Tensor = ops.paged_attention(
         q,
         _pages(k_cache, plan),
         _pages(v_cache, plan),
@@ -160,6 +162,7 @@ def _paged(
         max_q_len=plan.max_q_len,
         max_kv_len=plan.max_kv_len,
     )
+    return out
 
 
 def _pages(cache: torch.Tensor | None, plan: StepPlan) -> torch.Tensor | None:

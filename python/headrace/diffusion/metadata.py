@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -51,6 +52,9 @@ class AttnMetaDataBase:
     token_merge_renormalize: bool = True
     token_merge_mode: str | None = None
     token_merge_weight: float = 1.0
+
+    # Of the running forward pass: a StepPlan. Attention keeps it here.
+    step_plan: Any = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_reqs(self) -> int:

@@ -7,6 +7,7 @@ import torch
 from headrace import ops
 from headrace.diffusion.metadata import AttnMetaDataBase
 from headrace.diffusion.step_plan import make_plan
+from headrace.errors import InvalidArgumentError
 
 
 def reference_torch_attention(
@@ -36,6 +37,10 @@ def reference_torch_attention(
         rows = slice(span["q_off"], span["q_off"] + span["q_len"])
         keys, cached_values = k[rows], v[rows]
         if span["ctx_len"] > 0:
+            if plan.page_table is None or k_cache is None or v_cache is None:
+                raise InvalidArgumentError(
+                    f"attention: a request has {span['ctx_len']} cached tokens, but page_tables or a cache is None"
+                )
             slots = _cached_slots(plan.page_table[span["page_row"]], plan.page_size, span["ctx_len"])
             keys = torch.cat((k_cache.flatten(0, 1)[slots].to(k.dtype), keys))
             cached_values = torch.cat((v_cache.flatten(0, 1)[slots].to(v.dtype), cached_values))

@@ -36,10 +36,10 @@ def plan_of(metadata: AttnMetaDataBase, layer: int, q: torch.Tensor) -> StepPlan
     the metadata hold then.
     """
     is_capturing = q.is_cuda and torch.cuda.is_current_stream_capturing()
-    plan: StepPlan | None = getattr(metadata, "_headrace_plan", None)
+    plan: StepPlan | None = metadata.step_plan
     if plan is None or layer in plan.seen or plan.is_capturing != is_capturing:
         plan = make_plan(metadata, q.shape[0], q.device, is_capturing)
-        metadata._headrace_plan = plan
+        metadata.step_plan = plan
     plan.seen.add(layer)
     return plan
 
@@ -55,7 +55,8 @@ def make_plan(
         )
     if metadata.cu_seqlens_q is None:
         raise InvalidArgumentError("attention metadata: cu_seqlens_q is None, expected int32 [requests + 1]")
-    spans = _with_padding(metadata, _request_spans(metadata, device), num_tokens)
+    starts = metadata.cu_seqlens_q.to(torch.int32)
+    spans = _with_padding(metadata, starts, _request_spans(metadata, starts, device), num_tokens)
     table = _page_table(metadata)
     most = metadata.max_seqlen_q or num_tokens
     longest = most if table is None else table.shape[1] * metadata.page_size + most
@@ -63,31 +64,34 @@ def make_plan(
     return StepPlan(spans, table, metadata.page_size, slots, most, longest, is_capturing)
 
 
-def _request_spans(metadata: AttnMetaDataBase, device: torch.device) -> torch.Tensor:
+def _request_spans(metadata: AttnMetaDataBase, starts: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Returns one span per request, of its valid rows."""
-    first = metadata.cu_seqlens_q[:-1]
+    first = starts[:-1]
     valid = getattr(metadata, "valid_slices", None)
-    q_lens = ((metadata.cu_seqlens_q[1:] if valid is None else valid) - first).to(torch.int32)
+    q_lens = (starts[1:] if valid is None else valid.to(torch.int32)) - first
     context = metadata.context_lens
     context = torch.zeros_like(q_lens) if context is None else context.to(torch.int32)
     prompt, padded = getattr(metadata, "prefix_lens", None), getattr(metadata, "padded_prefix_lens", None)
-    has_hole = metadata.mask_prefix_hole
-    if (has_hole or getattr(metadata, "is_prefix_full", False)) and (prompt is None or padded is None):
-        raise InvalidArgumentError(
-            "attention metadata: prefix_lens or padded_prefix_lens is None, expected both under mask_prefix_hole and "
-            "is_prefix_full"
-        )
-    spans = ops.key_spans(
+    hole, log_shift = None, 0
+    if metadata.mask_prefix_hole or getattr(metadata, "is_prefix_full", False):
+        if prompt is None or padded is None:
+            raise InvalidArgumentError(
+                "attention metadata: prefix_lens or padded_prefix_lens is None, expected both under mask_prefix_hole "
+                "and is_prefix_full"
+            )
+        if metadata.mask_prefix_hole:
+            hole, log_shift = (prompt, padded), padded - prompt
+    spans: torch.Tensor = ops.key_spans(
         q_lens,
         context,
         block_size=metadata.block_size,
-        hole=(prompt, padded) if has_hole else None,
-        log_shift=padded - prompt if has_hole else 0,
+        hole=hole,
+        log_shift=log_shift,
         prompt_lens=prompt,
         padded_prompt_lens=padded,
     )
     spans[:, ops.SPAN_FIELDS.index("kind")] = _kinds(metadata, len(q_lens), device)
-    spans[:, ops.SPAN_FIELDS.index("q_off")] = first.to(torch.int32)
+    spans[:, ops.SPAN_FIELDS.index("q_off")] = first
     return spans
 
 
@@ -105,27 +109,28 @@ def _kinds(metadata: AttnMetaDataBase, num_reqs: int, device: torch.device) -> t
         return usual
     if metadata.status_table is not None:
         return torch.where(metadata.status_table[:num_reqs] == 0, prefill, usual).to(torch.int32)
-    if not metadata.has_prefill or metadata.all_prefill:
+    flags = metadata.is_prefill
+    if isinstance(flags, bool) or not metadata.has_prefill or metadata.all_prefill:
         return prefill if metadata.has_prefill else usual
-    kinds = [prefill if flag else usual for flag in metadata.is_prefill]
+    kinds = [prefill if flag else usual for flag in flags]
     return torch.tensor(kinds, dtype=torch.int32, device=device)
 
 
-def _with_padding(metadata: AttnMetaDataBase, spans: torch.Tensor, num_tokens: int) -> torch.Tensor:
+def _with_padding(
+    metadata: AttnMetaDataBase, starts: torch.Tensor, spans: torch.Tensor, num_tokens: int
+) -> torch.Tensor:
     """Adds spans of no keys for the rows that no request needs, so that these rows are zeros: behind the valid rows of
     each request, and behind the last request."""
-    last = metadata.cu_seqlens_q[-1:].to(torch.int32)
+    last = starts[-1:]
     valid = getattr(metadata, "valid_slices", None)
-    if valid is None:
-        return torch.cat((spans, _padding_spans(last, num_tokens - last)))
-    ends = metadata.cu_seqlens_q[1:].to(torch.int32)
-    begins = valid.to(torch.int32)
-    pairs = torch.stack((spans, _padding_spans(begins, ends - begins)), dim=1).flatten(0, 1)
-    return torch.cat((pairs, _padding_spans(last, num_tokens - last)))
+    if valid is not None:
+        begins = valid.to(torch.int32)
+        spans = torch.stack((spans, _padding_spans(begins, starts[1:] - begins)), dim=1).flatten(0, 1)
+    return torch.cat((spans, _padding_spans(last, num_tokens - last)))
 
 
 def _padding_spans(q_off: torch.Tensor, q_len: torch.Tensor) -> torch.Tensor:
-    spans = ops.key_spans(q_len, torch.zeros_like(q_len), kind="none", page_rows=torch.zeros_like(q_len))
+    spans: torch.Tensor = ops.key_spans(q_len, torch.zeros_like(q_len), kind="none", page_rows=torch.zeros_like(q_len))
     spans[:, ops.SPAN_FIELDS.index("q_off")] = q_off
     return spans
 
