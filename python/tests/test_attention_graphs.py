@@ -34,6 +34,17 @@ def test_replay_writes_into_the_memory_of_the_capture() -> None:
     assert gdn.forward_metadata.slots.tolist() == [*([request.row] * 2 for request in requests), [-1, -1]]
 
 
+def test_capture_in_inference_mode_and_replay_outside() -> None:
+    engine = Hybrid()
+    rows, lens = torch.tensor([3, 1]), torch.tensor([5, 4])
+    with torch.inference_mode():
+        engine.backend.init_cuda_graph_state(4, 4)
+        engine.backend.init_forward_metadata_capture_cuda_graph(2, 2, rows, lens, DECODE)
+    engine.backend.init_forward_metadata_replay_cuda_graph(2, rows.flip(0), lens, 9, DECODE, lens)
+    assert engine.backend.gdn_backend.forward_metadata.cache_indices.tolist() == [1, 3]
+    assert engine.backend.full_attn_backend.forward_metadata.spans[:, 12].tolist() == [1, 3]
+
+
 def test_planning_decode_and_replay_read_no_length_on_the_host() -> None:
     engine = Hybrid()
     requests = [engine.start() for _ in range(3)]

@@ -141,9 +141,10 @@ class GDNAttnBackend:
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         """Allocates the state slots of `max_bs` rows, at the address that all captures read."""
-        indices = torch.zeros(max_bs, dtype=torch.int64, device=self.device)
-        slots = torch.full((max_bs, 2), _NO_STATE, dtype=torch.int32, device=self.device)
-        self._graph = _Plan(cache_indices=indices, spans=_one_token_each(indices), slots=slots)
+        with torch.inference_mode(False):  # replays may run in either mode
+            indices = torch.zeros(max_bs, dtype=torch.int64, device=self.device)
+            slots = torch.full((max_bs, 2), _NO_STATE, dtype=torch.int32, device=self.device)
+            self._graph = _Plan(cache_indices=indices, spans=_one_token_each(indices), slots=slots)
         self._captured = {}
 
     def init_forward_metadata_capture_cuda_graph(

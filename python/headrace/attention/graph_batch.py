@@ -29,9 +29,10 @@ class GraphBatch:
             raise InvalidArgumentError(
                 f"init_cuda_graph_state: max_num_tokens is {max_num_tokens}, expected max_bs ({max_bs}) or more"
             )
-        ones = torch.ones(max_bs, dtype=torch.int32, device=device)
         self.max_bs = max_bs
-        self.spans: torch.Tensor = ops.key_spans(ones, torch.zeros_like(ones), page_rows=torch.zeros_like(ones))
+        with torch.inference_mode(False):  # replays may run in either mode
+            ones = torch.ones(max_bs, dtype=torch.int32, device=device)
+            self.spans: torch.Tensor = ops.key_spans(ones, torch.zeros_like(ones), page_rows=torch.zeros_like(ones))
 
     @staticmethod
     def of(batch: GraphBatch | None, bs: int, num_tokens: int) -> GraphBatch:
