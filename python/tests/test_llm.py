@@ -79,6 +79,15 @@ def test_a_stop_text_ends_the_answer_in_front_of_it(llm: LLM) -> None:
         assert (answer.finish_reason, answer.stop_reason) == ("stop", stop)
 
 
+def test_a_stop_text_ends_the_work_on_an_answer(llm: LLM) -> None:
+    stop = text_of(llm.generate(PROMPTS[0], GREEDY)).split()[6]
+    before = llm.stats["num_tokens"]
+    short = SamplingParams(temperature=0, max_tokens=2000, stop=stop, ignore_eos=True)
+    long = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True)
+    llm.generate([PROMPTS[0], PROMPTS[1]], [short, long])
+    assert llm.stats["num_tokens"] - before < 400
+
+
 def test_a_stop_token_ends_the_answer(llm: LLM) -> None:
     ids = llm.generate(PROMPTS[0], GREEDY)[0].outputs[0].token_ids
     at = next(i for i in range(5, 40) if ids[i] not in ids[:i])
