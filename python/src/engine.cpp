@@ -124,7 +124,8 @@ std::shared_ptr<Engine> load(const std::string& model, const Arguments& flags) {
   options.progress = [](std::string_view, int64_t, int64_t) { check_signals(); };
   try {
     const nb::gil_scoped_release release;
-    return {new Engine(read_description(model, options.random_weights), std::move(options)), free_engine};
+    const ModelDescription description = read_description(model, options.random_weights);
+    return {new Engine(description, std::move(options)), free_engine};
   } catch (const Raised&) {
     throw nb::python_error();
   }

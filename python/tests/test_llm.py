@@ -1,6 +1,8 @@
 """LLM: the same tokens as the program, in batches and alone, and every field of an output."""
 
 import math
+import pathlib
+import shutil
 from typing import Any
 
 import pytest
@@ -213,6 +215,19 @@ def test_quantised_weights_and_threads() -> None:
         said = generated("--quantize", "q8_0", "--temperature", "0", "-n", "20", PROMPTS[0])
         assert text_of(small.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=20))) == said["text"]
         assert small.info["max_num_seqs"] == 2
+
+
+def test_random_weights_need_a_config_alone(tmp_path: pathlib.Path) -> None:
+    config = pathlib.Path(__file__).parent.parent.parent / "tests" / "golden" / "qwen3" / "config.json"
+    shutil.copy(config, tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=8)
+    texts = set()
+    for seed in (1, 1, 2):
+        with LLM(tmp_path, random_weights=seed) as llm:
+            texts.add(tuple(llm.generate([1, 2, 3], params)[0].outputs[0].token_ids))
+    assert len(texts) == 2
+    with pytest.raises(headrace.Error, match="weights"):
+        LLM(tmp_path)
 
 
 @pytest.mark.parametrize(
