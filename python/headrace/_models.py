@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 
-from headrace.errors import Error, error_of
+from headrace.errors import Error, InvalidArgumentError, error_of
 
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 _PROGRAM = _PACKAGE / "bin" / "headrace"
@@ -64,13 +64,16 @@ def model_path(model: str | os.PathLike[str] | None, revision: str | None = None
 
     Error of code "model_file": there is no such model."""
     bundled = bundled_models()
-    if model is None:
-        return bundled[DEFAULT_MODEL]
-    name = os.fspath(model)
+    name = DEFAULT_MODEL if model is None else os.fspath(model)
     path = pathlib.Path(name).expanduser()
-    if _is_model(path):
+    is_path, is_bundled = model is not None and path.exists(), name in bundled
+    if revision is not None and (is_path or is_bundled):
+        raise InvalidArgumentError(
+            f"revision is {revision!r}, expected None: {name} is not a model of Hugging Face's hub"
+        )
+    if is_path and _is_model(path):
         return str(path)
-    if name in bundled and not path.exists():
+    if is_bundled and not is_path:
         return bundled[name]
     if revision is not None:
         name = f"{name}@{revision}"
@@ -78,6 +81,6 @@ def model_path(model: str | os.PathLike[str] | None, revision: str | None = None
         return _found(name)
     except Error:
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+([:@][\w./-]+)*", name) and not path.parent.exists()
-        if offline or _is_offline() or not on_hub or path.exists():
+        if offline or _is_offline() or not on_hub or is_path:
             raise
     return _downloaded(name)

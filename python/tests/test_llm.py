@@ -71,6 +71,26 @@ def test_a_batch_prints_its_texts(llm: LLM) -> None:
     assert str(outputs[0]) == PROMPTS[0] + first
 
 
+def test_a_bar_counts_finished_prompts(llm: LLM) -> None:
+    bars = []
+
+    class Bar:
+        def __init__(self, total: int, desc: str) -> None:
+            self.total, self.count, self.closed = total, 0, False
+            bars.append(self)
+
+        def update(self, count: int) -> None:
+            self.count += count
+
+        def close(self) -> None:
+            self.closed = True
+
+    llm.generate(PROMPTS, GREEDY, use_tqdm=Bar)
+    with pytest.raises(ValueError, match="temperature"):
+        llm.generate(PROMPTS, SamplingParams(temperature=-1), use_tqdm=Bar)
+    assert [(bar.total, bar.count, bar.closed) for bar in bars] == [(4, 4, True)]
+
+
 def test_a_stop_text_ends_the_answer_in_front_of_it(llm: LLM) -> None:
     whole = text_of(llm.generate(PROMPTS[0], GREEDY))
     stop = whole.split()[6]
@@ -293,6 +313,7 @@ def test_parameters_of_a_batch_are_counted(llm: LLM) -> None:
         ({"merge_weight": 0.5}, ValueError, "merge_weight is 0.5, expected none"),
         ({"model": "fary-hybrid"}, headrace.Error, "did you mean 'fairy-hybrid'\\?"),
         ({"model": "no-owner/no-model"}, headrace.Error, "no-owner/no-model: no such model directory"),
+        ({"revision": "main"}, ValueError, "revision is 'main', expected None: fairy-hybrid is not a model of"),
         ({"adapter": "/nonexistent"}, headrace.Error, "/nonexistent"),
     ],
 )
