@@ -158,6 +158,18 @@ def test_gradients_are_refused_in_a_sentence(name: str) -> None:
         getattr(ops, name)(**arguments)
 
 
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_gradients_are_refused_under_compile(fullgraph: bool) -> None:
+    torch._dynamo.reset()
+    norm = torch.compile(lambda x, weight: ops.rms_norm(x, weight), fullgraph=fullgraph)
+    x, weight = torch.randn((2, 8), generator=generator(10)), torch.nn.Parameter(torch.ones(8))
+    with pytest.raises((headrace.InvalidArgumentError, torch._dynamo.exc.Unsupported)) as error:
+        norm(x, weight)
+    assert "a tensor requires a gradient, and headrace's ops have none" in str(error.value)
+    with torch.no_grad():
+        assert torch.equal(norm(x, weight), ops.rms_norm(x, weight))
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_compiles_whole_with_the_same_bits(name: str) -> None:
     torch._dynamo.reset()

@@ -168,6 +168,22 @@ def test_ops_run_on_the_current_stream() -> None:
     assert_close(out, reference.rms_norm(x.cpu(), weight.cpu(), 1e-6), DENSE[torch.float32])
 
 
+def test_streams_do_not_share_what_kernels_work_in() -> None:
+    problems = [attention_problem(seed, torch.bfloat16, [(1, 5000)] * 2, heads=8) for seed in (20, 21)]
+    wanted = [expected_attention(p)[0] for p in problems]
+    streams, on = [torch.cuda.Stream() for _ in problems], [on_gpu(p) for p in problems]
+    torch.cuda.synchronize()
+    outs: list[list[torch.Tensor]] = [[], []]
+    for _ in range(50):
+        for stream, arguments, out in zip(streams, on, outs, strict=True):
+            with torch.cuda.stream(stream):
+                out.append(ops.paged_attention(**arguments, max_q_len=1, max_kv_len=5001))
+    torch.cuda.synchronize()
+    for out, want in zip(outs, wanted, strict=True):
+        for each in out:
+            assert_close(each, want, ATTENTION[torch.bfloat16])
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_graph_serves_other_lengths(warm: bool) -> None:
     p = on_gpu(attention_problem(5, torch.bfloat16, [(1, 10), (1, 200), (1, 63)], heads=8))
