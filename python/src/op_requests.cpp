@@ -102,7 +102,10 @@ void OpRequests::take_bounded(int64_t num_tokens, const SpanBounds& bounds) {
     made_spans_.push_back(span);
     left -= rows;
   }
-  if (!exact) metadata_.most_rows = bounds.max_q_len, metadata_.most_keys = bounds.max_kv_len;
+  if (!exact) {
+    metadata_.most_rows = static_cast<int32_t>(std::clamp<int64_t>(num_tokens, 1, bounds.max_q_len));
+    metadata_.most_keys = bounds.max_kv_len;
+  }
   spans_ = made_spans_;
 }
 
