@@ -81,15 +81,11 @@ def key_spans(
     Raises `InvalidArgumentError` for an unknown kind or window_from, or a q_lens that is no list or tensor [requests].
     """
     torch = torch_of(q_lens)
-    if torch is None:
-        numpy = importlib.import_module("numpy")
-        lens = numpy.asarray(q_lens)
-    else:
-        lens = q_lens
+    lens = importlib.import_module("numpy").asarray(q_lens) if torch is None else q_lens
     if lens.ndim != 1:
         raise InvalidArgumentError(f"key_spans: q_lens has shape {list(lens.shape)}, expected [num_requests]")
-    num = lens.shape[0]
     begin, end = (0, 0) if hole is None else hole
+    rows = _numbers(lens) if page_rows is None else page_rows
     columns = {
         "q_off": lens.cumsum(0) - lens,
         "q_len": lens,
@@ -103,21 +99,37 @@ def key_spans(
         "prompt_len": 0 if prompt_lens is None else prompt_lens,
         "padded_prompt_len": 0 if padded_prompt_lens is None else padded_prompt_lens,
         "window_from": _chosen("window_from", window_from, _WINDOWS),
-        "page_row": page_rows,
+        "page_row": rows,
         "encoder_len": 0 if encoder_lens is None else encoder_lens,
-        "encoder_page_row": page_rows if encoder_page_rows is None else encoder_page_rows,
+        "encoder_page_row": rows if encoder_page_rows is None else encoder_page_rows,
     }
-    spans = numpy.zeros((num, 15), "int32") if torch is None else torch.zeros(lens, (num, 15))
-    numbers = numpy.arange(num) if torch is None else torch.arange(lens, num)
+    return _joined(lens, columns)
+
+
+def _numbers(lens: Any) -> Any:
+    """Returns 0 to num_requests - 1."""
+    torch = torch_of(lens)
+    return (
+        importlib.import_module("numpy").arange(lens.shape[0]) if torch is None else torch.arange(lens, lens.shape[0])
+    )
+
+
+def _joined(lens: Any, columns: dict[str, Any]) -> Any:
+    """Returns a tensor of the library of `lens` with these columns, each an integer, a tensor or a list."""
+    torch, num = torch_of(lens), lens.shape[0]
+    shape = (num, len(columns))
+    if torch is None:
+        numpy = importlib.import_module("numpy")
+        spans = numpy.zeros(shape, "int32")
+    else:
+        spans = torch.zeros(lens, shape)
     for i, (name, value) in enumerate(columns.items()):
-        if value is None:
-            value = numbers
         if isinstance(value, int):
             if value != 0:
                 spans[:, i] = value
             continue
-        value = numpy.asarray(value) if torch is None else torch.as_tensor(value, lens)
-        if tuple(value.shape) not in ((), (num,)):
-            raise InvalidArgumentError(f"key_spans: {name} has shape {list(value.shape)}, expected [{num}]")
-        spans[:, i] = value
+        column = numpy.asarray(value) if torch is None else torch.as_tensor(value, lens)
+        if tuple(column.shape) not in ((), (num,)):
+            raise InvalidArgumentError(f"key_spans: {name} has shape {list(column.shape)}, expected [{num}]")
+        spans[:, i] = column
     return spans
