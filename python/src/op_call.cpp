@@ -81,9 +81,10 @@ const OpSet& OpCall::ops() const {
 
 void* OpCall::stream() const {
   const dlpack::ExchangeAPI* exchange = tensors_.exchange();
-  HR_REQUIRE(exchange != nullptr, ErrorCode::kUnsupported, op_, ": tensors on ", to_string(device()),
-             " are of a library that does not tell its stream by __dlpack_c_exchange_api__, expected torch 2.10 or "
-             "newer");
+  HR_REQUIRE(
+      exchange != nullptr, ErrorCode::kUnsupported, op_, ": tensors on ", to_string(device()),
+      " are of a library that does not tell its stream by __dlpack_c_exchange_api__, expected a torch that does, "
+      "such as 2.15");
   void* stream = nullptr;
   if (exchange->current_stream(dlpack::kCUDA, device().index, &stream) != 0) nanobind::raise_python_error();
   return stream;

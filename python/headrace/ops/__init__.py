@@ -5,9 +5,9 @@
     out = ops.paged_attention(q, k_cache, v_cache, page_table, spans, k_new=k, v_new=v)
 
 No op copies its tensors. Pools and states are updated in place, and outputs go to `out=` or to a new tensor of the
-first argument's library. Tensors of one call are on one device: the CPU, or a CUDA device of torch (2.10 or newer),
-where the op is queued on torch's current stream. The first op on a CUDA stream allocates 320 MiB for kernels to work
-in, which stay. On the CPU the GIL is released while an op runs.
+first argument's library. Tensors of one call are on one device: the CPU, or a CUDA device of torch (one that has
+`__dlpack_c_exchange_api__`, such as 2.15), where the op is queued on torch's current stream. The first op on a CUDA
+stream allocates 320 MiB for kernels to work in, which stay. On the CPU the GIL is released while an op runs.
 
 With torch, `torch.compile(fullgraph=True)` sees every function as a custom operator of the namespace `headrace`.
 Ops have no gradients: under `torch.no_grad()` or `torch.inference_mode()` they take any tensor, else they refuse those
