@@ -163,9 +163,8 @@ def test_a_model_gets_our_cache_by_default() -> None:
 def test_other_caches_are_refused(family: str) -> None:
     ours, _ = models(family)
     cache = transformers.DynamicCache()
-    with pytest.raises((InvalidArgumentError, IndexError), match="HeadraceCache|index"):
-        ours(tokens(1, 5), past_key_values=cache)
-        ours(tokens(1, 1), past_key_values=cache)
+    with pytest.raises(InvalidArgumentError, match="HeadraceCache"):
+        [ours(tokens(1, size), past_key_values=cache) for size in (5, 1)]
 
 
 def test_training_and_weights_are_refused() -> None:

@@ -58,7 +58,7 @@ def _replace(owner: type, name: str, value: Any) -> None:
     _undo.append(lambda: setattr(owner, name, before))
 
 
-def _make_default_cache(dynamic_cache: type) -> None:
+def _make_default_cache(dynamic_cache: Any) -> None:
     """A model makes DynamicCache(config=...) where it is given no cache: with "headrace" that becomes HeadraceCache."""
 
     def make(cls: type, *args: Any, config: Any = None, **kwargs: Any) -> Any:
@@ -71,10 +71,10 @@ def _make_default_cache(dynamic_cache: type) -> None:
 
 def asks_for_headrace(config: Any) -> bool:
     """Returns True if attention of that model is headrace's."""
-    return config.get_text_config(decoder=True)._attn_implementation == NAME
+    return bool(config.get_text_config(decoder=True)._attn_implementation == NAME)
 
 
-def _replace_gated_delta_net(layer: type) -> None:
+def _replace_gated_delta_net(layer: Any) -> None:
     init, forward = layer.__init__, layer.forward
 
     @functools.wraps(init)

@@ -36,7 +36,7 @@ class PagedLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         self.seen += key_states.shape[2]
         marked = key_states.view_as(key_states)
-        marked.headrace_layer = self  # type: ignore[attr-defined]
+        marked.headrace_layer = self
         return marked, value_states
 
     def pool_of(self, rows: Rows) -> Step:
@@ -89,7 +89,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
         self.seen = 0
         self.conv = self.recurrent = torch.empty(0)
 
-    def lazy_initialization(self, conv: torch.Tensor, recurrent: torch.Tensor) -> None:  # type: ignore[override]
+    def lazy_initialization(self, conv: torch.Tensor, recurrent: torch.Tensor) -> None:
         """Takes the pools: [batch, channels, taps - 1], and float32 [batch, value heads, value dim, key dim]."""
         self.conv, self.recurrent, self.is_initialized = conv, recurrent, True
 
@@ -177,6 +177,6 @@ def require_headrace_cache(cache: Any) -> None:
     """Raises InvalidArgumentError for a cache of another kind."""
     if cache is not None and not isinstance(cache, HeadraceCache):
         raise InvalidArgumentError(
-            f"headrace: the cache is a {type(cache).__name__}, expected headrace.integrations.HeadraceCache(model.config)"
-            ' or none, with attn_implementation="headrace"'
+            f"headrace: the cache is a {type(cache).__name__}, expected none, or "
+            "headrace.integrations.HeadraceCache(model.config)"
         )

@@ -33,16 +33,16 @@ def _states(layer: Any, state: StateLayer | None, x: torch.Tensor) -> tuple[torc
     return state.conv, state.recurrent, slots
 
 
-def _rule(layer: Any, qkv: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rows: Rows, states: Any) -> torch.Tensor:
-    """Convolution and gated delta rule; returns [batch * q_len, value heads, value dim]."""
-    conv, recurrent, slots = states
+def _rule(layer: Any, inputs: list[torch.Tensor], rows: Rows, states: Any) -> torch.Tensor:
+    """Convolution and gated delta rule of qkv, a and b; returns [batch * q_len, value heads, value dim]."""
+    (qkv, a, b), (conv, recurrent, slots) = map(rows.packed, inputs), states
     spans = rows.spans([0] * rows.batch)
     weight = layer.conv1d.weight.squeeze(1)
-    mixed = ops.causal_conv1d(rows.packed(qkv), weight, conv, spans, slots, max_q_len=rows.q_len)
+    mixed = ops.causal_conv1d(qkv, weight, conv, spans, slots, max_q_len=rows.q_len)
     out = ops.gated_delta_rule(
         mixed,
-        rows.packed(a),
-        rows.packed(b),
+        a,
+        b,
         layer.A_log.float(),
         layer.dt_bias.float(),
         recurrent,
@@ -75,7 +75,7 @@ def gated_delta_net_forward(
     qkv, z, a, b = _projected(layer, hidden_states)
     rows = rows_of(batch, q_len, attention_mask, hidden_states.device)
     flat = [part.reshape(batch * q_len, -1) for part in (qkv, a, b)]
-    attended = _rule(layer, *flat, rows, _states(layer, state, hidden_states))
+    attended = _rule(layer, flat, rows, _states(layer, state, hidden_states))
     if state is not None:
         state.seen += q_len
     gated = layer.norm(attended.reshape(-1, layer.head_v_dim), z.reshape(-1, layer.head_v_dim))

@@ -1,7 +1,6 @@
 """What a forward pass is to headrace's kernels: which rows are tokens, and where their keys lie."""
 
 import dataclasses
-from typing import Any
 
 import torch
 
