@@ -165,6 +165,7 @@ def test_an_exception_with_a_model_loaded_is_only_that_exception() -> None:
 # Sends SIGINT to the process itself, once `num_requests` requests are under way and the call only waits.
 INTERRUPT = """
 import headrace, os, signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 def interrupt_when_busy(llm, num_requests):
     def work():
         while llm.stats["num_running"] + llm.stats["num_waiting"] < num_requests: time.sleep(0.001)
