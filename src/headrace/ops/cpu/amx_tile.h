@@ -16,9 +16,7 @@ struct alignas(64) TileShapes {
 };
 
 // Configures the tiles of this thread, until release_tiles().
-inline void configure_tiles(const TileShapes& config = {}) {
-  asm volatile("ldtilecfg %0" : : "m"(config) : "memory");
-}
+inline void configure_tiles(const TileShapes& config = {}) { asm volatile("ldtilecfg %0" : : "m"(config) : "memory"); }
 
 inline void release_tiles() { asm volatile("tilerelease" : : : "memory"); }
 

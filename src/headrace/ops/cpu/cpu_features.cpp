@@ -19,7 +19,8 @@ bool tile_state_granted() {
 bool cpu_has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25, kAll = kAmxBf16 | kAmxTile | kAmxInt8;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25,
+                     kAll = kAmxBf16 | kAmxTile | kAmxInt8;
   return (d & kAll) == kAll;
 }
 

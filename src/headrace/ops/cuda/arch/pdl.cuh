@@ -46,8 +46,8 @@ void allow_shared(const Stream& stream, void (*kernel)(Params...), size_t bytes,
   allow_shared(stream, reinterpret_cast<const void*>(kernel), bytes, name);
 }
 
-// Launches kernel<<<grid, block, shared_bytes, stream>>>(params), with PDL on sm_90 unless the stream has none. Throws kCuda; `name` stands in the
-// error.
+// Launches kernel<<<grid, block, shared_bytes, stream>>>(params), with PDL on sm_90 unless the stream has none. Throws
+// kCuda; `name` stands in the error.
 template <class Params>
 void launch_pdl(const Stream& stream, void (*kernel)(Params), dim3 grid, dim3 block, size_t shared_bytes,
                 const Params& params, const char* name, const LaunchOptions& options = {}) {
