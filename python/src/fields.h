@@ -15,7 +15,7 @@
 
 namespace headrace::python {
 
-// What a value of the type is called in an error.
+// Name of the type's values in an error.
 template <class T>
 constexpr std::string_view kind_of() {
   if constexpr (std::is_same_v<T, bool>) {

@@ -1,5 +1,5 @@
-// What every op of headrace.ops does around its kernel: takes tensors, checks them by their Python names, and finds the
-// kernels of their device.
+// OpCall: a call of headrace.ops. It takes tensors, checks them by their Python names, and finds the kernels of their
+// device.
 #pragma once
 #include <initializer_list>
 #include <mutex>

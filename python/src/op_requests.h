@@ -9,7 +9,7 @@
 
 namespace headrace::python {
 
-// What the caller says about spans on a GPU. 0: unknown.
+// Bounds of spans on a GPU, as the caller states them. 0: unknown.
 struct SpanBounds {
   int32_t max_q_len = 0, max_kv_len = 0;
   int64_t pool_len = 0;  // the most tokens that a row of the page table holds; 0 without a pool
@@ -26,7 +26,7 @@ class OpRequests {
   OpRequests(OpRequests&&) = default;  // vectors keep their memory, so spans of it stay valid
   OpRequests(const OpRequests&) = delete;
 
-  // Of requests with one token each, whose state slots are `slots`, int32 [requests] on a CPU.
+  // Makes the requests of a decode step: one token each, whose state slots are `slots`, int32 [requests] on a CPU.
   static OpRequests one_token_each(OpCall& call, nanobind::handle slots, int64_t num_tokens);
 
   // Takes int32 [requests, 2] and, unless None, int32 [n, 3]. Error kInvalidArgument if snapshots on a CPU are not

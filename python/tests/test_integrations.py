@@ -1,7 +1,6 @@
 """attn_implementation="headrace" beside transformers' own attention, on tiny random models."""
 
 import copy
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -190,7 +189,3 @@ def test_disable_takes_everything_back() -> None:
     assert type(transformers.DynamicCache(config=ours.config)) is transformers.DynamicCache
     integrations.enable()
     assert type(transformers.DynamicCache(config=ours.config)) is integrations.HeadraceCache
-
-
-def test_without_transformers_the_package_imports() -> None:
-    assert importlib.util.find_spec("headrace.integrations") is not None

@@ -24,7 +24,7 @@ struct BlockProducts {
   static constexpr bool kPanel = kSource == Source::kPanel && kLayout.code_bits != 8;
   using X = const XGroup* const (&)[kRows];
   using Sums = Vec (&)[kRows][kParts];
-  // Of a group in the panel, or in the products.
+  // Bytes of a group in the panel, or in the products.
   static constexpr int kPanelStride = kSource == Source::kProducts ? kProductBytes : kPanelBytes;
 
   [[gnu::always_inline]] static auto group_of(const unsigned char* block, const unsigned char* panel, int group) {
