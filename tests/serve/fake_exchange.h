@@ -73,8 +73,10 @@ class FakeExchange final : public HttpExchange {
   bool wait_for_end() {
     return wait([this] { return has_ended_; });
   }
+  // False if the response ends without it.
   bool wait_for_text(std::string_view text) {
-    return wait([this, text] { return body_.find(text) != std::string::npos; });
+    wait([this, text] { return has_ended_ || body_.find(text) != std::string::npos; });
+    return body().find(text) != std::string::npos;
   }
   int status() const {
     const std::lock_guard lock(mutex_);
