@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace._core import build_info
+    from headrace._build import build_info
     from headrace.async_llm import AsyncLLM
     from headrace.errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
     from headrace.llm import LLM
-    from headrace.outputs import CompletionOutput, Logprob, RequestOutput, RequestOutputs
+    from headrace.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputs, Step
     from headrace.sampling_params import DiffusionParams, RequestOutputKind, SamplingParams
 
     __version__: str
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # The module that has each public name.
 _HOMES = {
     "__version__": "headrace._core",
-    "build_info": "headrace._core",
+    "build_info": "headrace._build",
     "LLM": "headrace.llm",
     "AsyncLLM": "headrace.async_llm",
     "SamplingParams": "headrace.sampling_params",
@@ -33,6 +33,8 @@ _HOMES = {
     "RequestOutputs": "headrace.outputs",
     "CompletionOutput": "headrace.outputs",
     "Logprob": "headrace.outputs",
+    "RequestMetrics": "headrace.outputs",
+    "Step": "headrace.outputs",
     "Error": "headrace.errors",
     "InvalidArgumentError": "headrace.errors",
     "OutOfMemoryError": "headrace.errors",
@@ -48,10 +50,12 @@ __all__ = [
     "InvalidArgumentError",
     "Logprob",
     "OutOfMemoryError",
+    "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
     "RequestOutputs",
     "SamplingParams",
+    "Step",
     "UnsupportedError",
     "__version__",
     "build_info",

@@ -47,9 +47,12 @@ def _refusing(neutral: dict[str, tuple[Any, ...]]) -> Callable[[type[_T]], type[
 class RequestOutputKind(enum.Enum):
     """What each output of AsyncLLM.generate holds."""
 
-    CUMULATIVE = 0  # all text and tokens so far
-    DELTA = 1  # what is new
-    FINAL_ONLY = 2  # there is one output, of the whole answer
+    CUMULATIVE = 0
+    """All text and tokens so far."""
+    DELTA = 1
+    """What is new."""
+    FINAL_ONLY = 2
+    """The whole answer: there is one output."""
 
 
 @_refusing({})

@@ -63,14 +63,15 @@ def paged_attention(
 
     Arguments:
         q: [num_tokens, num_heads, head_dim], float32, bfloat16 or float16. The first two dimensions may be strided.
-        k_cache, v_cache: the pool, [pages, kv_heads, page_size, head_dim] and [..., v_head_dim], of a float dtype,
-            float8_e4m3fn, or int8 (on a CPU). Any strides but the last, so `pool.transpose(1, 2)` shows a pool in
-            the order [pages, page_size, kv_heads, head_dim]. None if no request reads cached keys.
+        k_cache: the pool of keys, [pages, kv_heads, page_size, head_dim], of a float dtype, float8_e4m3fn, or int8 (on
+            a CPU). Any strides but the last, so `pool.transpose(1, 2)` shows a pool in the order [pages, page_size,
+            kv_heads, head_dim]. None if no request reads cached keys.
+        v_cache: the pool of values, [pages, kv_heads, page_size, v_head_dim]; likewise.
         page_table: int32 [rows, pages], the page of the pool of each page of a request; None without a pool.
         spans: int32 [num_requests, 15] of `key_spans`: which keys each token sees, and its row of the page table.
-        k_new, v_new: keys and values of the new tokens, [num_tokens, kv_heads, head_dim] and [..., v_head_dim].
-            Without them they are read from the pool, where `store_kv` must have written them. With them the pool is
-            not written: they count as rounded to the pool's dtype.
+        k_new: keys of the new tokens, [num_tokens, kv_heads, head_dim], rounded to the pool's dtype as they are read.
+            The pool is not written. None: they are in the pool, where `store_kv` wrote them.
+        v_new: values of the new tokens, [num_tokens, kv_heads, v_head_dim]; likewise.
         scale: of the scores, by default head_dim ** -0.5.
         logit_cap: soft cap of the scores; 0 is none.
         window: the most keys that a token sees, its own included; None is no window.
@@ -79,13 +80,14 @@ def paged_attention(
         keys: "sequence", or "encoder" for cross-attention: the keys 0 to encoder_len - 1 of the encoder's pages,
             without mask or window.
         grouped: one pass over K and V for all query heads of a KV head; False makes one per query head.
-        k_scale, v_scale: of a float8_e4m3fn pool, value = stored * scale. Of an int8 pool the tensors float32 [pages,
-            kv_heads, page_size] that `store_kv` wrote.
+        k_scale: of a float8_e4m3fn pool, key = stored * scale. Of an int8 pool the tensor float32 [pages, kv_heads,
+            page_size] that `store_kv` wrote.
+        v_scale: of the values; likewise.
         out: [num_tokens, num_heads, v_head_dim] of q's dtype, written in full; by default a new tensor.
         return_lse: also return the log-sum-exps.
-        max_q_len, max_kv_len: on a GPU, bounds of the spans' q_len and ctx_len + q_len. With them nothing waits for
-            the GPU, and a CUDA graph may be captured. Without them each call copies the spans to the host and waits.
-            Ignored on a CPU.
+        max_q_len: on a GPU, a bound of the spans' q_len. With both bounds nothing waits for the GPU, and a CUDA graph
+            may be captured. Without them each call copies the spans to the host and waits. Ignored on a CPU.
+        max_kv_len: a bound of the spans' ctx_len + q_len.
         strict: a token's bits depend neither on the rest of the batch nor on how its request was split into steps.
 
     Returns `out`, or (`out`, float32 [num_tokens, num_heads]) with return_lse.
@@ -146,12 +148,14 @@ def store_kv(
     saturated if that is float8_e4m3fn; v likewise.
 
     Arguments:
-        k, v: [num_tokens, kv_heads, head_dim] and [..., v_head_dim], float32, bfloat16 or float16. The first two
-            dimensions may be strided.
+        k: [num_tokens, kv_heads, head_dim], float32, bfloat16 or float16. The first two dimensions may be strided.
+        v: [num_tokens, kv_heads, v_head_dim]; likewise.
         slots: int64 [num_tokens], distinct; -1: the token is not stored.
-        k_cache, v_cache: the pool, updated in place; see `paged_attention`.
-        k_scale, v_scale: numbers for a float8_e4m3fn pool. For an int8 pool tensors float32 [pages, kv_heads,
-            page_size], which are written too: each row gets the scale max |row| / 127.
+        k_cache: the pool of keys, updated in place; see `paged_attention`.
+        v_cache: the pool of values, updated in place.
+        k_scale: a number for a float8_e4m3fn pool. For an int8 pool a tensor float32 [pages, kv_heads, page_size],
+            which is written too: each row gets the scale max |row| / 127.
+        v_scale: of the values; likewise.
 
     Raises `InvalidArgumentError` if shapes, dtypes or devices disagree, or a slot (on a CPU) is outside the pool.
     """

@@ -57,10 +57,13 @@ def causal_conv1d(
 def causal_conv1d_update(x: Any, weight: Any, state: Any, slots: Any, *, out: Any = None) -> Any:
     """`causal_conv1d` of one token for each request: the decode case.
 
-    Arguments as in `causal_conv1d`, except:
-        x: [num_requests, channels].
+    Arguments:
+        x: [num_requests, channels], as in `causal_conv1d`.
+        weight: as in `causal_conv1d`.
+        state: as in `causal_conv1d`.
         slots: int32 [num_requests], the slot that a request reads and writes; -1: it starts from zeros and keeps
             nothing.
+        out: as in `causal_conv1d`.
     """
     torch = torch_of(x)
     if out is None:
@@ -90,20 +93,27 @@ def gated_delta_rule(
     """The gated delta rule of a ragged batch, in chunks or token by token, with the states of requests in a pool.
 
     Value head h uses key head h // (num_v_heads // num_k_heads). For its state S [head_v_dim, head_k_dim] and token t:
+
         decay = exp(-exp(a_log[h]) * softplus(a[t, h] + dt_bias[h])), beta = sigmoid(b[t, h])
         qn = q / sqrt(sum q^2 + 1e-6) / sqrt(head_k_dim), kn = k / sqrt(sum k^2 + 1e-6)
         S = decay * S; S = S + beta * (v - S kn) kn^T; out[t, h] = S qn
+
     Arithmetic is float32 or wider.
 
     Arguments:
         qkv: [num_tokens, 2 * num_k_heads * head_k_dim + num_v_heads * head_v_dim], q | k | v after the convolution;
             float32, bfloat16 or float16; rows may be strided.
-        a, b: [num_tokens, num_v_heads], one float dtype; rows may be strided.
-        a_log, dt_bias: float32 [num_v_heads].
+        a: of the decay, [num_tokens, num_v_heads], a float dtype; rows may be strided.
+        b: of beta, [num_tokens, num_v_heads], the dtype of `a`; rows may be strided.
+        a_log: float32 [num_v_heads].
+        dt_bias: float32 [num_v_heads].
         state: float32 [num_slots, num_v_heads, head_v_dim, head_k_dim], updated in place.
-        spans, slots, snapshots, max_q_len: as in `causal_conv1d`.
+        spans: as in `causal_conv1d`.
+        slots: as in `causal_conv1d`.
         num_k_heads: key heads, a divisor of num_v_heads.
+        snapshots: as in `causal_conv1d`.
         out: [num_tokens, num_v_heads, head_v_dim], a float dtype; by default a new tensor of qkv's dtype.
+        max_q_len: as in `causal_conv1d`.
         strict: bits do not depend on how a request is split into calls.
 
     Returns `out`. Raises `InvalidArgumentError` if shapes, dtypes or devices disagree, or a slot (on a CPU) is outside
@@ -145,10 +155,8 @@ def gated_delta_rule_update(
 ) -> Any:
     """`gated_delta_rule` of one token for each request: the decode case.
 
-    Arguments as in `gated_delta_rule`, except:
-        qkv, a, b, out: row r is of request r.
-        slots: int32 [num_requests], the slot that a request reads and writes; -1: it starts from zeros and keeps
-            nothing.
+    Arguments as in `gated_delta_rule`, with row r of qkv, a, b and out for request r. `slots`: int32 [num_requests],
+    the slot that a request reads and writes; -1: it starts from zeros and keeps nothing.
     """
     torch = torch_of(qkv)
     if out is None:

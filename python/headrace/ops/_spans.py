@@ -56,24 +56,29 @@ def key_spans(
     A request's keys are its readable cache, positions 0 to ctx_len - 1, followed by its q_len new tokens of this step.
     New tokens are packed: those of request 0, then those of request 1, and so on.
 
-    Arguments are integers for all requests, or integer tensors or lists [num_requests]:
+    An argument is an integer for all requests, or an integer tensor or list [num_requests].
+
+    Arguments:
         q_lens: new tokens; its length is the number of requests, and its device that of the result. A list gives numpy.
         ctx_lens: cached tokens that new tokens may see.
-        kind: which new tokens a new token sees.
+        kind: which new tokens a new token sees, one text for all requests.
             "causal": itself and those before it.
             "block": all up to the end of its own block of `block_size` positions, counted from position 0.
             "full": all of its request.
             "prefix_full": those of the prompt see the prompt (`prompt_lens`), its padding sees the padded prompt
             (`padded_prompt_lens`), later ones see as "block". Such a prompt is one step: ctx_lens is 0.
             "none": no new tokens, only the cache.
+        block_size: positions of a block.
         phys0: position of the first new token, by default ctx_lens.
         page_rows: row of the page table of each request, by default its number.
-        log_shift, hole: cached positions hole[0] to hole[1] - 1 are seen by nobody; later positions count log_shift
-            less where a window counts them.
+        log_shift: how much less positions behind the hole count where a window counts them.
+        hole: cached positions hole[0] to hole[1] - 1 are seen by nobody.
+        prompt_lens: of "prefix_full".
+        padded_prompt_lens: of "prefix_full".
         window_from: where a layer's window counts back from. "row": from each token. "segment": from the first new
             token; new tokens are then not cut.
-        encoder_lens, encoder_page_rows: for cross-attention, the encoder's keys and their row of the page table, by
-            default that of the request.
+        encoder_lens: for cross-attention, the encoder's keys.
+        encoder_page_rows: their row of the page table, by default that of the request.
 
     Nothing waits for a GPU, and torch.compile sees torch's own ops. Values are not checked here: ops on the CPU check
     them.
