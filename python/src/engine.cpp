@@ -7,6 +7,7 @@
 #include "fields.h"
 #include "headrace/llm/model_need.h"
 #include "module.h"
+#include "released_gil.h"
 #include "request_params.h"
 #include "template_value.h"
 
@@ -102,8 +103,13 @@ void log_to_python(LogLevel level, std::string_view message) {
   }
 }
 
+void expect_interpreter() {
+  HR_REQUIRE(!interpreter_waits(), ErrorCode::kCancelled, "the interpreter ended while a model was loaded");
+}
+
 // Ctrl-C works while a model loads.
 void check_signals() {
+  expect_interpreter();
   const nb::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw Raised();
 }
@@ -123,9 +129,12 @@ std::shared_ptr<Engine> load(const std::string& model, const Arguments& flags) {
   options.log = log_to_python;
   options.progress = [](std::string_view, int64_t, int64_t) { check_signals(); };
   try {
-    const nb::gil_scoped_release release;
+    expect_interpreter();
+    const ReleasedGil released;
     const ModelDescription description = read_description(model, options.random_weights);
-    return {new Engine(description, std::move(options)), free_engine};
+    auto engine = std::make_unique<Engine>(description, std::move(options));
+    expect_interpreter();
+    return {engine.release(), free_engine};
   } catch (const Raised&) {
     throw nb::python_error();
   }

@@ -12,6 +12,7 @@
 #include "module.h"
 #include "op_streams.h"
 #include "op_threads.h"
+#include "released_gil.h"
 #include "tensor.h"
 
 namespace headrace::python {
@@ -65,7 +66,7 @@ class OpCall {
     OpContext context{.threads = op_threads(), .determinism = determinism_};
     const OpSet& ops = this->ops();
     CallerStream* const stream = device().type == DeviceType::kCPU ? nullptr : &caller_stream();
-    const nanobind::gil_scoped_release released;
+    const ReleasedGil released;
     std::unique_lock<std::mutex> lock;
     if (stream != nullptr) {
       lock = std::unique_lock(stream->mutex);

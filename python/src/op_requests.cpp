@@ -115,7 +115,7 @@ void OpRequests::copy_to_host(const OpCall& call) {
              "max_kv_len)");
   made_spans_.resize(spans_.size());
   CallerStream& stream = call.caller_stream();
-  const nb::gil_scoped_release released;
+  const ReleasedGil released;
   const std::lock_guard lock(stream.mutex);
   stream.runtime->copy_to_host(made_spans_.data(), spans_.data(), spans_.size_bytes());
   spans_ = made_spans_;

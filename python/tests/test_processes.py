@@ -140,6 +140,34 @@ while llm.stats["num_running"] == 0: time.sleep(0.001)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("work", ["headrace.LLM()", "headrace.AsyncLLM('puzzle-llada')"])
+def test_an_interpreter_ends_while_a_thread_loads(work: str) -> None:
+    for delay in (0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016):
+        done = python(f"""
+import headrace, threading, time
+headrace.LLM, headrace.AsyncLLM
+threading.excepthook = lambda _: None
+threading.Thread(target=lambda: {work}, daemon=True).start()
+time.sleep({delay})
+""")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), delay
+
+
+def test_an_interpreter_ends_while_threads_run_ops() -> None:
+    code = """
+import headrace.ops as ops, numpy, threading, time
+x, weight = numpy.ones((2000, 512), "float32"), numpy.ones(512, "float32")
+def work():
+    out = numpy.empty_like(x)
+    while True: ops.rms_norm(x, weight, out=out)
+for _ in range(4): threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+"""
+    for _ in range(5):
+        done = python(code)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_an_interpreter_ends_with_a_stream_open() -> None:
     code = f"""
 import asyncio, headrace
