@@ -83,6 +83,23 @@ const ChatTemplate& Engine::chat_template() {
 
 namespace {
 
+// Those that load() made.
+struct LoadedEngines {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Engine>> engines;
+};
+
+LoadedEngines& loaded_engines() {
+  static LoadedEngines& loaded = *new LoadedEngines;  // never freed: the interpreter may end behind static objects
+  return loaded;
+}
+
+void add_loaded(const std::shared_ptr<Engine>& engine) {
+  const std::lock_guard lock(loaded_engines().mutex);
+  std::erase_if(loaded_engines().engines, [](const auto& one) { return one.expired(); });
+  loaded_engines().engines.push_back(engine);
+}
+
 namespace nb = nanobind;
 using Arguments = nb::typed<nb::dict, nb::str, nb::any>;
 using Objects = nb::typed<nb::list, nb::any>;
@@ -120,7 +137,7 @@ void free_engine(Engine* engine) {
     delete engine;
     return;
   }
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   delete engine;
 }
 
@@ -128,21 +145,22 @@ std::shared_ptr<Engine> load(const std::string& model, const Arguments& flags) {
   LLMOptions options = options_of(flags);
   options.log = log_to_python;
   options.progress = [](std::string_view, int64_t, int64_t) { check_signals(); };
+  std::shared_ptr<Engine> engine;
   try {
-    expect_interpreter();
     const ReleasedGil released;
     const ModelDescription description = read_description(model, options.random_weights);
-    auto engine = std::make_unique<Engine>(description, std::move(options));
-    expect_interpreter();
-    return {engine.release(), free_engine};
+    engine = {new Engine(description, std::move(options)), free_engine};
   } catch (const Raised&) {
     throw nb::python_error();
   }
+  add_loaded(engine);
+  expect_interpreter();  // behind that: whoever ends it has closed this one, or will
+  return engine;
 }
 
 // Ends it without the GIL, which the engine's thread may wait for to log.
 void close(Engine& engine) {
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   engine.close();
 }
 
@@ -206,6 +224,15 @@ nb::typed<nb::tuple, std::string, std::vector<int32_t>> render_chat(Engine& engi
 }
 
 }  // namespace
+
+void close_engines() {
+  std::unique_lock lock(loaded_engines().mutex);
+  const std::vector<std::weak_ptr<Engine>> engines = loaded_engines().engines;
+  lock.unlock();
+  for (const std::weak_ptr<Engine>& one : engines) {
+    if (const std::shared_ptr<Engine> engine = one.lock()) engine->close();
+  }
+}
 
 void add_engine(nb::module_& module) {
   nb::class_<Engine>(module, "Engine", "A loaded model and the thread that runs it.")

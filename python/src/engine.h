@@ -69,4 +69,7 @@ class Engine {
   std::optional<ChatTemplate> template_;
 };
 
+// Closes those that are loaded; without the GIL. Those of another process stay.
+void close_engines();
+
 }  // namespace headrace::python

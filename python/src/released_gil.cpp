@@ -1,11 +1,14 @@
 #include "released_gil.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
 #include <new>
 #include <thread>
+
+#include "engine.h"
 
 namespace headrace::python {
 namespace {
@@ -24,37 +27,42 @@ Calls& calls() {
   return calls;
 }
 
-void wait_for_calls() {
+bool interpreter_waits(const std::unique_lock<std::mutex>&) {
+  return calls().ends && *calls().ends != std::this_thread::get_id();
+}
+
+void end_calls() {
   const nb::gil_scoped_release release;
   std::unique_lock lock(calls().mutex);
   calls().ends = std::this_thread::get_id();
+  lock.unlock();
+  close_engines();
+  lock.lock();
   calls().changed.wait(lock, [] { return calls().num_running == 0; });
 }
 
 }  // namespace
 
 ReleasedGil::ReleasedGil() {
-  const std::lock_guard lock(calls().mutex);
-  if (calls().ends && *calls().ends != std::this_thread::get_id()) return;
-  ++calls().num_running;
+  std::unique_lock lock(calls().mutex);
+  const bool is_too_late = interpreter_waits(lock);
+  if (!is_too_late) ++calls().num_running;
+  lock.unlock();
   released_.emplace();
+  while (is_too_late) pause();
 }
 
 ReleasedGil::~ReleasedGil() {
-  if (!released_) return;
   released_.reset();  // before the count: the interpreter is there
   const std::lock_guard lock(calls().mutex);
   if (--calls().num_running == 0) calls().changed.notify_all();
 }
 
-bool interpreter_waits() {
-  const std::lock_guard lock(calls().mutex);
-  return calls().ends && *calls().ends != std::this_thread::get_id();
-}
+bool interpreter_waits() { return interpreter_waits(std::unique_lock(calls().mutex)); }
 
 void add_interpreter_end(nb::module_& module) {
-  module.def("_wait_for_calls", wait_for_calls, "Waits for calls of other threads; the interpreter's last call here.");
-  nb::module_::import_("atexit").attr("register")(module.attr("_wait_for_calls"));
+  module.def("_end_calls", end_calls, "Closes all engines and waits for calls of other threads: the interpreter ends.");
+  nb::module_::import_("atexit").attr("register")(module.attr("_end_calls"));
   pthread_atfork(nullptr, nullptr, [] { new (&calls()) Calls; });  // other threads, and their calls, are not in a child
 }
 

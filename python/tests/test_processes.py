@@ -142,7 +142,7 @@ while llm.stats["num_running"] == 0: time.sleep(0.001)
 
 @pytest.mark.parametrize("work", ["headrace.LLM()", "headrace.AsyncLLM('puzzle-llada')"])
 def test_an_interpreter_ends_while_a_thread_loads(work: str) -> None:
-    for delay in (0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016):
+    for delay in (0, 0.0005, 0.002, 0.004, 0.008, 0.012, 0.016, 0.02):
         done = python(f"""
 import headrace, threading, time
 headrace.LLM, headrace.AsyncLLM
