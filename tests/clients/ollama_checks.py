@@ -9,9 +9,11 @@ GREEDY = {"temperature": 0, "num_predict": 16}
 
 
 def models(client):
-    """list and show"""
+    """list, ps and show"""
     names = [m.model for m in client.list().models]
     assert any(name.startswith("fairy") for name in names), names
+    loaded = client.ps().models[0]
+    assert loaded.model == names[0] and loaded.size > 0 and loaded.expires_at.year == 9999, loaded
     assert client.show(names[0]) is not None
 
 

@@ -383,6 +383,10 @@ TEST(Server, SpeaksOllamasGenerate) {
   EXPECT_EQ(serving.post("/api/generate", R"({"model": "none", "prompt": "a"})")->body(),
             R"({"error": "model is 'none', expected 'tiny'"})");
   EXPECT_EQ(json_of(serving.get("/api/tags")->body()).at("models").as_array().size(), 2u);
+  const JsonValue loaded = json_of(serving.get("/api/ps")->body()).at("models").as_array().at(0);
+  EXPECT_EQ(loaded.at("name").as_string(), "tiny");
+  EXPECT_EQ(loaded.at("size_vram").as_int(), 0);
+  EXPECT_GT(loaded.at("context_length").as_int(), 0);
   EXPECT_EQ(serving.post("/api/show", R"({"model": "tiny"})")->status(), 200);
 }
 
@@ -393,7 +397,7 @@ TEST(Server, ItsDescriptionNamesEveryRoute) {
   EXPECT_EQ(json.at("openapi").as_string(), "3.1.0");
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/health", "/livez",
                            "/readyz", "/version", "/metrics", "/openapi.json", "/v1/models", "/v1/models/{model}",
-                           "/api/chat", "/api/generate", "/api/tags", "/api/show", "/api/version"}) {
+                           "/api/chat", "/api/generate", "/api/tags", "/api/ps", "/api/show", "/api/version"}) {
     EXPECT_NE(json.at("paths").find(path), nullptr) << path;
   }
   const std::string text = document->body(), prefix = "#/components/schemas/";

@@ -28,6 +28,7 @@ Answer answer_ollama_chat(const JsonNode& body, const ServedModel& model, Call& 
 Answer answer_ollama_generate(const JsonNode& body, const ServedModel& model, Call& call);
 Answer answer_ollama_show(const JsonNode& body, const ServedModel& model, Call& call);
 std::string ollama_tags_json(const ServedModel& model);
+std::string ollama_running_json(const ServedModel& model);
 
 // Returns the id, which begins with `prefix`, and the time of a response to `call`.
 ResponseInfo response_info(std::string_view prefix, const Call& call);

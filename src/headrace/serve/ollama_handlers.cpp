@@ -77,14 +77,31 @@ std::string ollama_details_json(const ServedModel& model) {
              json_string(info.weight_types()), '}');
 }
 
-std::string ollama_tags_json(const ServedModel& model) {
+namespace {
+
+// {"models": [...]}: the model by each of its names. `more`: members that follow.
+std::string ollama_list_json(const ServedModel& model, std::string_view more) {
   std::string out = R"({"models": )";
   append_list(model.names(), out, [&](const std::string& name) {
-    out += str(R"({"name": )", json_string(name), R"(, "model": )", json_string(name), R"(, "modified_at": ")",
-               time_text(model.created()), R"(", "size": )", model.llm().model_info().weight_bytes,
-               R"(, "digest": "", "details": )", ollama_details_json(model), '}');
+    out += str(R"({"name": )", json_string(name), R"(, "model": )", json_string(name), R"(, "size": )",
+               model.llm().model_info().weight_bytes, R"(, "digest": "", "details": )", ollama_details_json(model),
+               more, '}');
   });
   return out + '}';
+}
+
+}  // namespace
+
+std::string ollama_tags_json(const ServedModel& model) {
+  return ollama_list_json(model, str(R"(, "modified_at": ")", time_text(model.created()), '"'));
+}
+
+std::string ollama_running_json(const ServedModel& model) {
+  constexpr std::string_view kNever = "9999-12-31T23:59:59Z";  // the model stays loaded
+  const bool on_gpu = model.llm().device().type != DeviceType::kCPU;
+  return ollama_list_json(model, str(R"(, "expires_at": ")", kNever, R"(", "size_vram": )",
+                                     on_gpu ? model.llm().model_info().weight_bytes : 0, R"(, "context_length": )",
+                                     model.size().context()));
 }
 
 Answer answer_ollama_show(const JsonNode& body, const ServedModel& model, Call& /*call*/) {

@@ -133,6 +133,7 @@ constexpr Operation kOperations[] = {
     {"post", "/detokenize", "detokenize", "The text of ids", "DetokenizeRequest", "Text"},
     {"get", "/api/version", "ollamaVersion", "Ollama: the version", "", "Version", "", "OllamaError"},
     {"get", "/api/tags", "ollamaTags", "Ollama: the model's names", "", "OllamaModels", "", "OllamaError"},
+    {"get", "/api/ps", "ollamaRunning", "Ollama: the model that is loaded", "", "OllamaModels", "", "OllamaError"},
     {"post", "/api/show", "ollamaShow", "Ollama: about the model", "OllamaShowRequest", "OllamaModel", "",
      "OllamaError"},
     {"post", "/api/chat", "ollamaChat", "Ollama: answers a conversation", "OllamaChatRequest", "OllamaChat",

@@ -74,6 +74,7 @@ const std::vector<Server::Route>& Server::routes() {
       {.method = "POST", .path = "/detokenize", .handler = answer_detokenize},
       {.method = "GET", .path = "/api/version", .style = ErrorStyle::kOllama, .now = &Server::version},
       {.method = "GET", .path = "/api/tags", .style = ErrorStyle::kOllama, .now = &Server::tags},
+      {.method = "GET", .path = "/api/ps", .style = ErrorStyle::kOllama, .now = &Server::running},
       {.method = "POST", .path = "/api/show", .style = ErrorStyle::kOllama, .handler = answer_ollama_show},
       {.method = "POST", .path = "/api/chat", .style = ErrorStyle::kOllama, .handler = answer_ollama_chat},
       {.method = "POST", .path = "/api/generate", .style = ErrorStyle::kOllama, .handler = answer_ollama_generate},
@@ -279,6 +280,7 @@ void Server::model(Call& call) const {
 
 void Server::tokenizer_info(Call& call) const { call.respond_json(tokenizer_info_json(*served())); }
 void Server::tags(Call& call) const { call.respond_json(ollama_tags_json(*served())); }
+void Server::running(Call& call) const { call.respond_json(ollama_running_json(*served())); }
 
 void Server::queue(const CallPtr& call, const Route& route) {
   const std::string* type = call->request().header("content-type");

@@ -93,6 +93,7 @@ class Server {
   void model(Call& call) const;
   void tokenizer_info(Call& call) const;
   void tags(Call& call) const;
+  void running(Call& call) const;
 
   void queue(const CallPtr& call, const Route& route);
   void work(const CallPtr& call, const Route& route, std::unique_ptr<Admission::Ticket> ticket);
