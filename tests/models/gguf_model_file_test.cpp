@@ -242,6 +242,21 @@ TEST(GgufModelFile, AValueThatIsNoNumberIsRefusedWithItsTensor) {
   }
 }
 
+TEST(GgufModelFile, RowsThatABlockDoesNotDivideAreSaid) {
+  const TempDir dir;
+  make_model(dir, "qwen3");  // rows of 32 and 64
+  const auto said_for = [&](const GgufTarget& target) {
+    std::string said;
+    const auto log = [&](LogLevel, std::string_view sentence) { said += sentence; };
+    write_gguf(read_description(dir.path()), dir / "a.gguf", {.target = target, .log = log});
+    return said;
+  };
+  EXPECT_TRUE(said_for(QuantPreset::kQ4_K_M).starts_with("15 of 15 matrices have rows that 256 does not divide"))
+      << said_for(QuantPreset::kQ4_K_M);
+  EXPECT_EQ(said_for(QuantPreset::kQ8_0), "");
+  EXPECT_EQ(said_for(DType::kBF16), "");
+}
+
 TEST(GgufModelFile, ProgressCountsToTheEndAndStopsTheWork) {
   const TempDir dir;
   make_model(dir, "qwen3");

@@ -105,11 +105,29 @@ GgufTensorToWrite declared(const GgufExport& tensor, const GgufType& type) {
   return out;
 }
 
+void warn_of_small_blocks(const std::vector<GgufExport>& tensors, const QuantModel& facts,
+                          const GgufFileOptions& options) {
+  const auto* const preset = std::get_if<QuantPreset>(&options.target);
+  if (preset == nullptr || !options.log) return;
+  size_t num_matrices = 0, num_changed = 0;
+  for (const GgufExport& tensor : tensors) {
+    const Shape whole = {256, 256};
+    const auto wanted = tensor.shape.rank() < 2 ? std::nullopt : block_format_for(tensor.name, whole, *preset, facts);
+    num_matrices += wanted ? 1 : 0;
+    num_changed += block_format_for(tensor.name, tensor.shape, *preset, facts) != wanted ? 1 : 0;
+  }
+  if (num_changed == 0) return;
+  options.log(LogLevel::kWarning,
+              str(num_changed, " of ", num_matrices, " matrices have rows that 256 does not divide: ",
+                  "they take blocks of 32 or stay floats, which need more bits"));
+}
+
 void write_file(const std::vector<GgufExport>& tensors, GgufContents contents, const QuantModel& facts,
                 const std::filesystem::path& file, const GgufFileOptions& options) {
   for (const GgufExport& tensor : tensors) {
     contents.tensors.push_back(declared(tensor, gguf_type_for(tensor, options.target, facts)));
   }
+  warn_of_small_blocks(tensors, facts, options);
   const auto all = static_cast<int64_t>(contents.file_bytes());
   int64_t done = 0;
   GgufWriter writer(file, contents);
