@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Self
 
 from headrace import _core
 from headrace._arguments import drop_neutral, refuse_unknown
-from headrace._cuda import load_libraries
 from headrace._models import model_path
 from headrace._prompts import Prompt
 from headrace.errors import InvalidArgumentError, UnsupportedError
@@ -65,7 +64,6 @@ class LoadedModel:
     def __init__(self, model: str | os.PathLike[str] | None = None, **flags: Any) -> None:
         kept = _flags(type(self).__name__, flags)
         path = model_path(model, kept.pop("revision", None), bool(kept.pop("offline", False)))
-        load_libraries()
         self._engine = _core.load(path, kept)
         self._ids = itertools.count()
         # Runs when this object is freed, at the latest when the interpreter ends: no thread outlives it.
