@@ -25,7 +25,7 @@ struct ModelFlags {
   std::string model, revision, dtype = "auto", kv_dtype = "auto", device = "auto", backend = "auto", attn_impl = "auto",
                                kernel_set, adapter, quantize, activations = "int8", log_level = "warning";
   int threads = 0, page_size = 64, max_model_len = 0;  // 0: the model's, at most 8192
-  std::optional<int64_t> cache_memory;                 // bytes
+  std::optional<int64_t> kv_cache_memory_bytes;        // bytes
   std::optional<int32_t> max_num_batched_tokens;
   bool deterministic = false, require_graphs = false, no_graphs = false, offline = false;
   std::string leave_out;  // kernel families that a device's ops do not choose: bench alone has the option

@@ -14,13 +14,12 @@ struct Change {
 };
 
 // Parameters whose options are not called as they are.
-constexpr std::array kNames = {Change{"rule", "accept"}, Change{"num_blocks", "blocks"},
-                               Change{"cache_memory", "kv-cache-memory-bytes"}};
+constexpr std::array kNames = {Change{"rule", "accept"}, Change{"num_blocks", "blocks"}};
 
 constexpr std::array kPhrases = {
     Change{"the context (max_model_len)", "the context (-c)"},
     Change{"a smaller max_model_len", "a smaller -c"},
-    Change{"a smaller cache (cache_memory)", "a smaller --kv-cache-memory-bytes"},
+    Change{"a smaller cache (kv_cache_memory_bytes)", "a smaller --kv-cache-memory-bytes"},
     Change{"fewer tokens per step (max_num_batched_tokens)", "a smaller --max-num-batched-tokens"},
     Change{"the schedule 'reference'", "--schedule reference"},
 };

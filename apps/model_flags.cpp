@@ -29,7 +29,7 @@ void add_attention_flags(CLI::App& app, ModelFlags& f) {
       ->capture_default_str();
   app.add_option("--page-size", f.page_size, "tokens per page of the KV cache: 1, 16, 32, 64, 128 or 256")
       ->capture_default_str();
-  app.add_option("--kv-cache-memory-bytes", f.cache_memory,
+  app.add_option("--kv-cache-memory-bytes", f.kv_cache_memory_bytes,
                  "memory for keys, values and recurrent states, of the running text and of earlier ones: bytes, or 4G, "
                  "512M, 64K (default: of eight chats of 4096 tokens, at most half of what is free)")
       ->type_name(kSize)

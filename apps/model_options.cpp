@@ -51,7 +51,7 @@ LLMOptions options_of(const ModelFlags& f) {
                                     : RunnerConfig::Graphs::kPreferred;
   options.page_size = f.page_size;
   options.max_model_len = f.max_model_len;
-  options.cache_memory = f.cache_memory;
+  options.kv_cache_memory_bytes = f.kv_cache_memory_bytes;
   options.max_num_batched_tokens = f.max_num_batched_tokens;
   options.random_weights = f.random_weights;
   if (!f.adapter.empty()) options.adapter = f.adapter;

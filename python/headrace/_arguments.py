@@ -20,10 +20,20 @@ def drop_neutral(owner: str, given: Mapping[str, Any], neutral: Mapping[str, tup
     return kept
 
 
-def refuse_unknown(owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises InvalidArgumentError for a name that is not `known`, with the nearest one that is."""
+def refuse_unknown(
+    owner: str, given: Mapping[str, Any], known: Collection[str], elsewhere: Mapping[str, str] | None = None
+) -> None:
+    """Raises InvalidArgumentError for a name that is not `known`, with what to use instead.
+
+    `elsewhere`: that of names that other engines have; for others it is the nearest one that is known."""
     for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"expected some of {', '.join(sorted(known))}"
-            raise InvalidArgumentError(f"{owner} has no argument '{name}'; {advice}")
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        if elsewhere and name in elsewhere:
+            advice = elsewhere[name]
+        elif near:
+            advice = f"did you mean '{near[0]}'?"
+        else:
+            advice = f"expected some of {', '.join(sorted(known))}"
+        raise InvalidArgumentError(f"{owner} has no argument '{name}'; {advice}")

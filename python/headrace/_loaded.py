@@ -43,11 +43,26 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "trust_remote_code": (False, True),  # headrace runs no code of a model
 }
 
+# What to use in place of arguments that other engines have.
+_ELSEWHERE = {
+    "cache_dir": "the variable HF_HUB_CACHE names the cache of models",
+    "device_map": "device='cuda' chooses the GPU",
+    "gpu_memory_utilization": "kv_cache_memory_bytes is the memory of keys, values and recurrent states",
+    "load_in_4bit": "quantize='q4_k_m' quantises weights while they are loaded",
+    "load_in_8bit": "quantize='q8_0' quantises weights while they are loaded",
+    "model_path": "the model is the first argument",
+    "n_ctx": "max_model_len is the context",
+    "n_gpu_layers": "device='cuda' runs all layers on the GPU",
+    "n_threads": "threads is their number",
+    "seed": "SamplingParams(seed=...) is that of a request",
+    "torch_dtype": "dtype is that of activations",
+}
+
 
 def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of `given` as the compiled part reads them, without those of the model's name."""
     kept = drop_neutral(owner, given, _NEUTRAL)
-    refuse_unknown(owner, kept, _NAMES)
+    refuse_unknown(owner, kept, _NAMES, _ELSEWHERE)
     if kept.pop("enforce_eager", False):
         kept["graphs"] = "off"
     for name in ("dtype", "kv_cache_dtype"):
@@ -65,6 +80,7 @@ class LoadedModel:
         kept = _flags(type(self).__name__, flags)
         path = model_path(model, kept.pop("revision", None), bool(kept.pop("offline", False)))
         self._engine = _core.load(path, kept)
+        self._path = path
         self._ids = itertools.count()
         # Runs when this object is freed, at the latest when the interpreter ends: no thread outlives it.
         self._finalizer = weakref.finalize(self, self._engine.close)
@@ -79,13 +95,16 @@ class LoadedModel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<headrace.{type(self).__name__} of {self._path}>"
+
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(f"{type(self).__name__} cannot be sent to another process: load the model there")
 
     @property
     def info(self) -> dict[str, Any]:
-        """What runs: device, architecture, dtype, strategy, is_diffusion, max_model_len, max_num_seqs, vocab_size and
-        eos_token_ids."""
+        """What runs: device, architecture, weights (their formats), dtype (of activations), strategy, is_diffusion,
+        max_model_len, max_num_seqs, vocab_size and eos_token_ids."""
         return self._engine.describe()
 
     @property
@@ -107,6 +126,8 @@ class LoadedModel:
         `options`: chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs."""
         known = ("chat_template", "add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs")
         refuse_unknown("chat", options, known)
+        if isinstance(messages, str) or not all(isinstance(one, Mapping) for one in messages):
+            raise InvalidArgumentError(f"messages is {messages!r}, expected a list of {{'role': ..., 'content': ...}}")
         if options.get("continue_final_message"):
             options.setdefault("add_generation_prompt", False)
         text, ids = self._engine.render_chat(list(messages), options)

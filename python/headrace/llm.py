@@ -98,7 +98,7 @@ class LLM(LoadedModel):
         """Answers one conversation, or each of several: lists of {"role": ..., "content": ...}.
 
         `options`: as of chat_prompt."""
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
-        conversations: Any = [messages] if is_one else messages
+        is_one = isinstance(messages, str) or (bool(messages) and isinstance(messages[0], Mapping))
+        conversations: Any = [messages] if is_one else messages  # chat_prompt refuses a text
         prompts = [self.chat_prompt(conversation, **options) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm)

@@ -169,6 +169,7 @@ nb::typed<nb::dict, nb::str, nb::any> describe(Engine& engine) {
   nb::typed<nb::dict, nb::str, nb::any> about;
   about["device"] = to_string(llm->device());
   about["architecture"] = llm->model_info().architecture;
+  about["weights"] = llm->model_info().weight_types();
   about["dtype"] = std::string(name_of(llm->model_info().dtype));
   about["strategy"] = llm->config().strategy;
   about["is_diffusion"] = llm->model_info().diffusion.has_value();

@@ -49,9 +49,9 @@ void read_memory(const Fields& flags, LLMOptions& options) {
              "max_model_len is ", options.max_model_len,
              ", expected 2 or more, or -1 (all that the model was made for)");
   flags.read("page_size", options.page_size);
-  flags.read("kv_cache_memory_bytes", options.cache_memory);
-  HR_REQUIRE(!options.cache_memory || *options.cache_memory > 0, ErrorCode::kInvalidArgument,
-             "kv_cache_memory_bytes is ", options.cache_memory.value_or(0), ", expected a number above 0");
+  flags.read("kv_cache_memory_bytes", options.kv_cache_memory_bytes);
+  HR_REQUIRE(!options.kv_cache_memory_bytes || *options.kv_cache_memory_bytes > 0, ErrorCode::kInvalidArgument,
+             "kv_cache_memory_bytes is ", options.kv_cache_memory_bytes.value_or(0), ", expected a number above 0");
   flags.read("max_num_batched_tokens", options.max_num_batched_tokens);
   options.max_num_seqs = 0;
   flags.read("max_num_seqs", options.max_num_seqs);

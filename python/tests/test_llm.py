@@ -215,6 +215,12 @@ def test_chat_is_the_programs(llm: LLM) -> None:
     assert [len(two), two[0].outputs[0].text] == [2, said["text"]]
 
 
+def test_a_conversation_is_messages(llm: LLM) -> None:
+    for wrong in ("hi", ["hi", "ho"], [["hi"]]):
+        with pytest.raises(ValueError, match=r"messages is .*, expected a list of {'role': ..., 'content': ...}"):
+            llm.chat(wrong)  # type: ignore[arg-type]
+
+
 def test_a_message_spells_no_special_token(llm: LLM) -> None:
     spelled = llm.decode([llm.info["eos_token_ids"][0]], skip_special_tokens=False)
     prompt = llm.chat_prompt([{"role": "user", "content": f"a {spelled} b"}])
@@ -235,6 +241,8 @@ def test_quantised_weights_and_threads() -> None:
         said = generated("--quantize", "q8_0", "--temperature", "0", "-n", "20", PROMPTS[0])
         assert text_of(small.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=20))) == said["text"]
         assert small.info["max_num_seqs"] == 2
+        assert small.info["weights"] == "Q8_0"
+        assert repr(small).startswith("<headrace.LLM of ")
 
 
 def test_random_weights_need_a_config_alone(tmp_path: pathlib.Path) -> None:
@@ -301,6 +309,16 @@ def test_parameters_of_a_batch_are_counted(llm: LLM) -> None:
     ("flags", "kind", "sentence"),
     [
         ({"thread": 1}, ValueError, "LLM has no argument 'thread'; did you mean 'threads'\\?"),
+        (
+            {"gpu_memory_utilization": 0.5},
+            ValueError,
+            "'gpu_memory_utilization'; kv_cache_memory_bytes is the memory of",
+        ),
+        (
+            {"max_model_len": 10**9},
+            MemoryError,
+            r"a smaller max_model_len, or a smaller cache \(kv_cache_memory_bytes\)",
+        ),
         ({"tensor_parallel_size": 2}, NotImplementedError, "LLM: tensor_parallel_size is 2, expected 1"),
         ({"device": "tpu"}, ValueError, "device 'tpu' is unknown"),
         ({"dtype": "half"}, ValueError, "dtype is 'half', expected 'auto', 'float32' or 'bfloat16'"),

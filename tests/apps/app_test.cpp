@@ -460,7 +460,7 @@ TEST(FlagNames, AParameterInFrontIsTheCommandsOption) {
   EXPECT_EQ(in_flags(app, "request 1: the prompt has 9 tokens, the context (max_model_len) holds 8"),
             "the prompt has 9 tokens, the context (-c) holds 8");
   EXPECT_EQ(in_flags(app, "it needs 9 bytes; try a smaller max_model_len"), "it needs 9 bytes; try a smaller -c");
-  EXPECT_EQ(in_flags(app, "it fails; try a smaller max_model_len, or a smaller cache (cache_memory)"),
+  EXPECT_EQ(in_flags(app, "it fails; try a smaller max_model_len, or a smaller cache (kv_cache_memory_bytes)"),
             "it fails; try a smaller -c, or a smaller --kv-cache-memory-bytes");
   EXPECT_EQ(in_flags(app, "it fails; try fewer tokens per step (max_num_batched_tokens)"),
             "it fails; try a smaller --max-num-batched-tokens");

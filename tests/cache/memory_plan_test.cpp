@@ -127,9 +127,10 @@ TEST(MemoryPlan, RefusesABudgetBelowOneContextAndItsStates) {
     EXPECT_EQ(plan_memory(least, needs).num_pages, 128);
     const auto refused = testing_support::refusal_of([&] { plan_memory(least - 1, needs); });
     EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
-    EXPECT_EQ(refused.sentence,
-              str("cache_memory is ", least - 1, " bytes, expected ", least, " or more: a context of 8192 tokens",
-                  shape.state_bytes > 0 ? " and a recurrent state for each of 2 running requests" : ""));
+    EXPECT_EQ(
+        refused.sentence,
+        str("kv_cache_memory_bytes is ", least - 1, " bytes, expected ", least, " or more: a context of 8192 tokens",
+            shape.state_bytes > 0 ? " and a recurrent state for each of 2 running requests" : ""));
   }
 }
 

@@ -99,7 +99,7 @@ TEST(DeviceFault, AFullDeviceSaysWhatIsNeededWhatIsThereAndWhatToTry) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
             "a KV cache of 1600 tokens needs 51.7 kB: cuda:0: could not allocate 25856 bytes; 7 of 9 are "
-            "free; try a smaller max_model_len, or a smaller cache (cache_memory)");
+            "free; try a smaller max_model_len, or a smaller cache (kv_cache_memory_bytes)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
@@ -111,7 +111,7 @@ TEST(DeviceFault, SoDoesOneWithoutMemoryForRecurrentStates) {
   EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
   EXPECT_EQ(refused.sentence,
             "a pool of 20 recurrent states needs 8.4 kB: cuda:0: could not allocate 5376 bytes; 7 of 9 are free; "
-            "try a smaller max_model_len, or a smaller cache (cache_memory)");
+            "try a smaller max_model_len, or a smaller cache (kv_cache_memory_bytes)");
 }
 
 TEST(DeviceFault, SoDoesOneWithoutMemoryForAttentionsWork) {

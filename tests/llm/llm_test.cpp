@@ -159,7 +159,7 @@ TEST(FairyHybrid, TheLogSaysWhatRunsAndWarnsOfAContextBeyondTheModels) {
 TEST(FairyHybrid, OneBudgetHoldsPagesAndStates) {
   for (const int64_t budget : {int64_t{0}, int64_t{16} << 20, int64_t{64} << 20}) {
     LLMOptions o = options(1);
-    if (budget > 0) o.cache_memory = budget;
+    if (budget > 0) o.kv_cache_memory_bytes = budget;
     LLM llm(kDemo, o);
     const RunnerConfig& runner = llm.config().runner;
     const int64_t pools = llm.engine().runner().pool_bytes();
@@ -188,13 +188,13 @@ TEST(LLM, ABudgetWithoutRoomForTheContextIsRefusedBeforeWeightsAreRead) {
       {"qwen3_next_8_layers", kTokens * 2 * 2 * 512 * 2 + 2 * 6 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)}};
   for (const auto& [shape, bytes] : least) {
     const ModelDescription model = read_description(kRoot / "bench" / "shapes" / shape, /*random_weights=*/1);
-    LLMOptions o{.cache_memory = bytes - 1, .random_weights = 1};
+    LLMOptions o{.kv_cache_memory_bytes = bytes - 1, .random_weights = 1};
     const auto refused = testing_support::refusal_of([&] { checked_strategy(model, o, {}); });
     EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
-    EXPECT_TRUE(
-        refused.sentence.starts_with(str("cache_memory is ", bytes - 1, " bytes, expected ", bytes, " or more: ")))
+    EXPECT_TRUE(refused.sentence.starts_with(
+        str("kv_cache_memory_bytes is ", bytes - 1, " bytes, expected ", bytes, " or more: ")))
         << refused.sentence;
-    o.cache_memory = bytes;
+    o.kv_cache_memory_bytes = bytes;
     EXPECT_EQ(checked_strategy(model, o, {}), "autoregressive");
   }
 }

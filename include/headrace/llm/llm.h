@@ -20,8 +20,8 @@ enum class StreamAction : uint8_t { kContinue, kStop };
 
 // An AsyncLLM for one caller, one request at a time. Not thread-safe. Each has a runtime of its own (open_device), so
 // several may be created, used and destroyed by threads of their own, also on one GPU. They share no memory: each loads
-// its weights. Those created at once count the same free memory, so give each a cache_memory. A kernel that faults ends
-// all of its device with error kCuda.
+// its weights. Those created at once count the same free memory, so give each a kv_cache_memory_bytes. A kernel that
+// faults ends all of its device with error kCuda.
 class LLM {
  public:
   // Loads the model. Errors as AsyncLLM.

@@ -38,7 +38,7 @@ struct LLMOptions {
   // Bytes of K, V and recurrent states, of running requests and of cached text (plan_memory). Absent: those of eight
   // chats, or of max_num_seqs if these are more, at most half of the free memory (default_memory). A CPU takes memory
   // when it is used, a GPU at once.
-  std::optional<int64_t> cache_memory;
+  std::optional<int64_t> kv_cache_memory_bytes;
   std::optional<uint64_t> random_weights;        // only config.json is needed; without a tokenizer, bytes are tokens
   std::optional<std::filesystem::path> adapter;  // a LoRA directory, merged into the weights
   std::optional<QuantPreset> quantize;           // weights of floats become blocks at load; on a CPU

@@ -71,7 +71,7 @@ int64_t default_memory(const CacheNeeds& n, int64_t available) {
 
 MemoryPlan plan_memory(int64_t budget, const CacheNeeds& n) {
   const int64_t least = least_memory(n);
-  HR_REQUIRE(budget >= least, ErrorCode::kOutOfMemory, "cache_memory is ", budget, " bytes, expected ", least,
+  HR_REQUIRE(budget >= least, ErrorCode::kOutOfMemory, "kv_cache_memory_bytes is ", budget, " bytes, expected ", least,
              " or more: a context of ", n.max_context_len, " tokens",
              n.state_bytes == 0    ? std::string()
              : n.max_requests == 1 ? std::string(" and a recurrent state")

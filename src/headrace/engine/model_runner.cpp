@@ -27,7 +27,8 @@ Tensor on_host(DeviceRuntime& runtime, const TensorView& x) {
 
 // The KV cache is allocated first, so a smaller one leaves memory for later allocations.
 constexpr std::string_view kShorter = "a smaller max_model_len";
-constexpr std::string_view kShorterOrSmallerCache = "a smaller max_model_len, or a smaller cache (cache_memory)";
+constexpr std::string_view kShorterOrSmallerCache =
+    "a smaller max_model_len, or a smaller cache (kv_cache_memory_bytes)";
 constexpr std::string_view kShorterOrFewerTokens =
     "a smaller max_model_len, or fewer tokens per step (max_num_batched_tokens)";
 constexpr std::string_view kShorterOrNoGraphs = "a smaller max_model_len, or no graphs (--no-graphs)";

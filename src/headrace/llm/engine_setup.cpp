@@ -131,7 +131,8 @@ void check_options(const LLMOptions& o) {
 MemoryPlan cache_plan(const ModelInfo& model, Device device, const LLMOptions& o) {
   const auto strategy = strategy_of(model, strategy_config(model, o));
   const CacheNeeds needs = cache_needs(model, o, strategy->traits());
-  return plan_memory(o.cache_memory ? *o.cache_memory : default_memory(needs, free_memory(device)), needs);
+  return plan_memory(o.kv_cache_memory_bytes ? *o.kv_cache_memory_bytes : default_memory(needs, free_memory(device)),
+                     needs);
 }
 
 EngineConfig engine_config(const Model& model, const Tokenizer& tokenizer, DeviceRuntime& runtime,
@@ -179,7 +180,7 @@ std::string checked_strategy(const ModelDescription& model, const LLMOptions& o,
   const EngineConfig engine = strategy_config(stated, o);
   const auto strategy = strategy_of(stated, engine);
   checked_rows(stated, engine, o);
-  if (o.cache_memory) plan_memory(*o.cache_memory, cache_needs(stated, o, strategy->traits()));
+  if (o.kv_cache_memory_bytes) plan_memory(*o.kv_cache_memory_bytes, cache_needs(stated, o, strategy->traits()));
   check_params(params, engine.strategy, stated);
   check_graphs(params, o.graphs);
   return engine.strategy;

@@ -37,7 +37,7 @@ int32_t default_num_seqs(const ModelDescription& model, const LLMOptions& option
   const int64_t free = on_cpu ? available_host_memory().value_or(std::numeric_limits<int64_t>::max())
                               : cuda_module().free_bytes(device.index);
   const ModelNeed need = need_of(info, options.kv_dtype);
-  const int64_t budget = options.cache_memory.value_or((free - need.weights) / 2);
+  const int64_t budget = options.kv_cache_memory_bytes.value_or((free - need.weights) / 2);
   const int64_t fitting = budget / std::max<int64_t>(1, need.per_request + kTokens * need.per_token);
   return static_cast<int32_t>(std::clamp<int64_t>(fitting, 1, on_cpu ? kMostOnCpu : kMostOnDevice));
 }
