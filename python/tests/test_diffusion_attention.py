@@ -142,3 +142,26 @@ def test_free_function_without_a_cache() -> None:
     drawn = rand(12, HEADS, DIM), rand(12, KV_HEADS, DIM, seed=2), rand(12, KV_HEADS, DIM, seed=3)
     out = hd.triton_attention(*drawn, torch.tensor([]), torch.tensor([]), SCALE)
     check_step(out.flatten(1), drawn, requests, rule, filled(requests, 8, rule), SCALE)
+
+
+@pytest.mark.parametrize("impl", ["naive", "triton", "triton_grouped"])
+def test_padding_requests_of_a_replay_hide_no_rows(impl: str) -> None:
+    """Diffulex's static runner zeroes what describes the requests that a captured batch has too many: they begin behind
+    the last row, and their valid slices end at row 0."""
+    rule, requests = STEPS["multi_bd_decode"]
+    cache = filled(requests, 8, rule)
+    metadata = rule.metadata(requests, page_tables=cache.table, page_size=8)
+    total = sum(request.valid + request.padding for request in requests)
+    zeros = torch.zeros(2, dtype=torch.int32)
+    metadata.cu_seqlens_q = torch.cat((metadata.cu_seqlens_q, torch.full_like(zeros, total)))
+    for name in ("valid_slices", "context_lens", "status_table", "prefix_lens", "padded_prefix_lens"):
+        setattr(metadata, name, torch.cat((getattr(metadata, name), zeros)))
+    metadata.page_tables = torch.nn.functional.pad(metadata.page_tables, (0, 0, 0, 2), value=-1)
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    layer = hd.Attention(HEADS, DIM, SCALE, KV_HEADS, impl)
+    layer.k_cache, layer.v_cache = cache.k, cache.v
+    rows = total + 24  # those of the captured batch
+    drawn = rand(rows, HEADS, DIM), rand(rows, KV_HEADS, DIM, seed=2), rand(rows, KV_HEADS, DIM, seed=3)
+    out = layer(*drawn)
+    check_step(out, drawn, requests, rule, cache, SCALE)
+    assert not out[total:].any()
