@@ -26,7 +26,7 @@ from headrace.errors import InvalidArgumentError
 REPLACED = {
     "pymllm.layers.attention": "headrace.attention",
     "pymllm.layers.attention.attention_backend": "headrace.attention.attention_backend",
-    "pymllm.layers.attention.flashinfer_backend": "headrace.attention.headrace_backend",
+    "pymllm.layers.attention.flashinfer_backend": "headrace.attention.flashinfer_backend",
     "pymllm.layers.attention.gdn_backend": "headrace.attention.gdn_backend",
     "pymllm.layers.attention.hybrid_backend": "headrace.attention.hybrid_backend",
     "pymllm.layers.attention.radix_attention": "headrace.attention.radix_attention",
