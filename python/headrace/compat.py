@@ -6,8 +6,8 @@
     from diffulex.attention.attn_impl import Attention                  # headrace.diffusion.Attention
 
 Call it before the origin's packages are imported. The packages `pymllm.layers.attention` and `diffulex.attention` are
-replaced whether or not the origin is installed. Where it is not, `pymllm.engine.forward_batch` and
-`pymllm.mem_cache.memory_pool` are answered, too.
+replaced whether or not the origin is installed. Where it is not, `pymllm.engine`, `pymllm.mem_cache` and
+`diffulex.mixin.multi_block` are answered, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.errors import InvalidArgumentError
 REPLACED = {
     "pymllm.layers.attention": "headrace.attention",
     "pymllm.layers.attention.attention_backend": "headrace.attention.attention_backend",
-    "pymllm.layers.attention.flashinfer_backend": "headrace.attention.headrace_backend",
+    "pymllm.layers.attention.flashinfer_backend": "headrace.attention.flashinfer_backend",
     "pymllm.layers.attention.gdn_backend": "headrace.attention.gdn_backend",
     "pymllm.layers.attention.hybrid_backend": "headrace.attention.hybrid_backend",
     "pymllm.layers.attention.radix_attention": "headrace.attention.radix_attention",
@@ -36,7 +36,7 @@ REPLACED = {
     "diffulex.attention.metadata": "headrace.diffusion.metadata",
 }
 
-# The same, only where the origin is not installed. None: an empty package.
+# The same, only where the origin is not installed. None: a package with the classes and functions of its modules.
 FALLBACKS = {
     "pymllm": None,
     "pymllm.layers": None,
@@ -45,13 +45,16 @@ FALLBACKS = {
     "pymllm.mem_cache": None,
     "pymllm.mem_cache.memory_pool": "headrace.attention.memory_pool",
     "diffulex": None,
+    "diffulex.mixin": None,
+    "diffulex.mixin.multi_block": None,
+    "diffulex.mixin.multi_block.attention_metadata": "headrace.diffusion.multi_block",
 }
 
 _PACKAGES = tuple(f"{name}." for name in ("pymllm.layers.attention", "diffulex.attention"))
 
 
 class _Loader(importlib.abc.Loader):
-    """Gives the import system a module that exists already, or an empty package."""
+    """Gives the import system a module that exists already, or a package for such modules."""
 
     def __init__(self, target: str | None) -> None:
         self._target = target
@@ -67,6 +70,11 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         if self._spec is not None:
             module.__spec__ = self._spec  # the import system has put that of the other name there
+            return
+        for name, target in FALLBACKS.items():
+            if target is not None and name.rpartition(".")[0] == module.__name__:
+                members = vars(importlib.import_module(target)).items()
+                vars(module).update({k: v for k, v in members if getattr(v, "__module__", "").startswith("headrace")})
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from attention_reference import assert_close, attend
-from headrace.diffusion import AttnMetaDataBase, FastDllmV2AttnMetaData, MultiBlockAttnMetaData
+from headrace.diffusion import AttnMetaDataBase, FastDLLMV2AttnMetaData, MultiBlockAttnMetaData
 
 
 @dataclasses.dataclass
@@ -68,7 +68,7 @@ class Rule:
         flags = {"is_block_causal": self.block_causal, "is_prefix_full": self.prefix_full}
         kind = MultiBlockAttnMetaData
         if self.cache_only:
-            flags["fdv2_cache_only"], kind = True, FastDllmV2AttnMetaData
+            flags["fdv2_cache_only"], kind = True, FastDLLMV2AttnMetaData
         starts = [0]
         for request in requests:
             starts.append(starts[-1] + request.valid + request.padding)

@@ -105,3 +105,14 @@ def test_layers_of_the_wrong_kind_are_refused() -> None:
         engine.backend.gdn_backend.init_forward_metadata(fb)
     with pytest.raises(InvalidArgumentError, match="num_v_heads is 3, expected a multiple of num_k_heads"):
         RadixLinearAttention(0, 0, 2, 3, 8, 8, torch.zeros(1, 4), torch.zeros(3), torch.zeros(3))
+
+
+def test_compiled_layers_match_the_oracle() -> None:
+    engine = Hybrid()
+    engine.gdn_layers = [torch.compile(layer, backend="aot_eager") for layer in engine.gdn_layers]
+    requests = [engine.start(), engine.start()]
+    with torch.no_grad():
+        engine.step(EXTEND, requests, [5, 2])
+        for _ in range(3):
+            engine.step(DECODE, requests, [1, 1])
+        engine.step(EXTEND, requests[:1], [3])

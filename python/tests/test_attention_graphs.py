@@ -19,6 +19,13 @@ def test_padded_replays_match_the_oracle_while_requests_leave() -> None:
     run_traffic(Hybrid(), sizes=[1, 2, 4, 8])
 
 
+def test_padded_replays_where_a_request_has_row_0() -> None:
+    """pymllm's own request table hands it out; padding is what has the slot 0, whatever its row."""
+    engine = Hybrid()
+    engine.table.free_slots.insert(0, 0)
+    run_traffic(engine, sizes=[1, 2, 4])
+
+
 def test_replay_writes_into_the_memory_of_the_capture() -> None:
     engine = Hybrid()
     runner = GraphRunner(engine, [2, 4])

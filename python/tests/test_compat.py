@@ -25,6 +25,8 @@ def installed() -> Iterator[None]:
 
 
 def test_pymllm_paths(installed: None) -> None:
+    import pymllm.engine
+    import pymllm.mem_cache
     from pymllm.engine.forward_batch import ForwardBatch, ForwardMode
     from pymllm.layers.attention.attention_backend import AttentionBackend
     from pymllm.layers.attention.flashinfer_backend import FlashInferAttnBackend
@@ -39,6 +41,16 @@ def test_pymllm_paths(installed: None) -> None:
     classes += [GDNPool, KVPool, ReqToTokenPool, TokenToKVPoolAllocator]
     assert all(getattr(headrace.attention, x.__name__) is x for x in classes)
     assert FlashInferAttnBackend is headrace.attention.HeadraceAttnBackend
+    assert pymllm.engine.ForwardMode is ForwardMode
+    assert pymllm.mem_cache.KVPool is KVPool
+
+
+@pytest.mark.parametrize("name", ["DecodeMetadata", "PrefillMetadata", "WrapperDispatch", "should_use_tensor_core"])
+def test_names_of_flashinfers_kernels_are_refused(installed: None, name: str) -> None:
+    for module in ("pymllm.layers.attention", "pymllm.layers.attention.flashinfer_backend"):
+        with pytest.raises(ImportError, match=f"headrace.attention has no {name}: it is about FlashInfer's kernels"):
+            getattr(importlib.import_module(module), name)
+        assert not hasattr(importlib.import_module(module), "another_name")
 
 
 def test_diffulex_paths(installed: None) -> None:
@@ -46,8 +58,11 @@ def test_diffulex_paths(installed: None) -> None:
     from diffulex.attention import fetch_attn_metadata
     from diffulex.attention.attn_impl import Attention, reference_torch_attention, triton_attention
     from diffulex.attention.metadata import AttnMetaDataBase, set_fetch_fn_for_attn_metadata
+    from diffulex.mixin.multi_block import MultiBlockAttnMetaDataMixin
 
     assert Attention is headrace.diffusion.Attention
+    mixin = importlib.import_module("diffulex.mixin.multi_block.attention_metadata").MultiBlockAttnMetaDataMixin
+    assert MultiBlockAttnMetaDataMixin is headrace.diffusion.MultiBlockAttnMetaDataMixin is mixin
     assert AttnMetaDataBase is headrace.diffusion.AttnMetaDataBase
     assert reference_torch_attention is headrace.diffusion.reference_torch_attention
     assert triton_attention is headrace.diffusion.triton_attention
@@ -77,6 +92,7 @@ def test_uninstall_leaves_nothing() -> None:
     compat.install()
     importlib.import_module("pymllm.mem_cache.memory_pool")
     importlib.import_module("diffulex.attention.attn_impl")
+    importlib.import_module("diffulex.mixin.multi_block.attention_metadata")
     compat.uninstall()
     compat.uninstall()
     assert set(sys.modules) == before
@@ -128,7 +144,7 @@ def origin(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     compat.uninstall()
-    for name in [name for name in sys.modules if name.split(".")[0] == "pymllm"]:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("pymllm", "diffulex")]:
         del sys.modules[name]
 
 
@@ -144,6 +160,24 @@ def test_installed_origin_keeps_its_other_modules(origin: pathlib.Path) -> None:
     assert not hasattr(pymllm.layers, "attention")
     with pytest.raises(AssertionError, match="the origin is imported"):
         importlib.import_module("pymllm.layers.attention")
+
+
+def test_installed_diffulex_keeps_its_strategies(origin: pathlib.Path) -> None:
+    mixin = "diffulex/mixin/multi_block"
+    base = "from diffulex.attention.metadata import AttnMetaDataBase\n"
+    write(
+        origin,
+        {
+            "diffulex/__init__.py": "",
+            "diffulex/attention/__init__.py": "raise AssertionError('the origin is imported')\n",
+            "diffulex/mixin/__init__.py": "",
+            f"{mixin}/__init__.py": f"from {mixin.replace('/', '.')}.attention_metadata import Mixin\n",
+            f"{mixin}/attention_metadata.py": f"{base}class Mixin(AttnMetaDataBase): pass\n",
+        },
+    )
+    compat.install()
+    found = importlib.import_module("diffulex.mixin.multi_block").Mixin
+    assert found.__mro__[1] is headrace.diffusion.AttnMetaDataBase
 
 
 def test_install_after_the_origin_is_refused(origin: pathlib.Path) -> None:

@@ -83,7 +83,8 @@ def test_kinds_follow_is_prefill_without_a_status_table() -> None:
         cache = filled(requests, 8, rule)
         metadata = rule.metadata(requests, page_tables=cache.table, page_size=8)
         metadata.status_table = None
-        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, metadata, SCALE)
+        hd.set_fetch_fn_for_attn_metadata(lambda metadata=metadata: metadata)
+        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, SCALE)
         check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
 
 
@@ -110,20 +111,57 @@ def test_steps_read_no_length_on_the_host(name: str) -> None:
     metadata = rule.metadata(requests, page_tables=cache.table, page_size=cache.page_size)
     total = sum(request.valid + request.padding for request in requests)
     drawn = rand(total, HEADS, DIM), rand(total, KV_HEADS, DIM, seed=2), rand(total, KV_HEADS, DIM, seed=3)
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
     with NothingIsReadOnTheHost():
-        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, metadata, SCALE)
+        out = hd.triton_grouped_attention(*drawn, cache.k, cache.v, SCALE)
     check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
 
 
-def test_free_functions_agree() -> None:
+def test_free_functions_store_and_attend() -> None:
+    rule, requests = STEPS["multi_bd_decode"]
+    total = sum(request.valid + request.padding for request in requests)
+    drawn = rand(total, HEADS, DIM), rand(total, KV_HEADS, DIM, seed=2), rand(total, KV_HEADS, DIM, seed=3)
+    for function in (hd.triton_attention, hd.triton_grouped_attention):
+        cache = filled(requests, 8, rule)
+        slots = torch.tensor([cache.slot(0, 4 + i) if i < 4 else -1 for i in range(total)], dtype=torch.int32)
+        metadata = rule.metadata(requests, page_tables=cache.table, page_size=8, slot_mapping=slots)
+        hd.set_fetch_fn_for_attn_metadata(lambda metadata=metadata: metadata)
+        out = function(*drawn, cache.k, cache.v, SCALE, 0)
+        check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
+        assert torch.equal(cache.keys(0, 8)[0][4:], drawn[1][:4])
+        assert torch.equal(cache.keys(0, 8)[1][4:], drawn[2][:4])
+        windowed = function(*drawn, cache.k, cache.v, softmax_scale=SCALE, sliding_window=3)
+        check_step(windowed.flatten(1), drawn, requests, rule, cache, SCALE, 3)
+
+
+def test_free_function_without_a_cache() -> None:
+    """Layers that no cache is bound to have empty ones."""
+    rule, requests = STEPS["uncached"]
+    metadata = rule.metadata(requests, slot_mapping=torch.arange(12))
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    drawn = rand(12, HEADS, DIM), rand(12, KV_HEADS, DIM, seed=2), rand(12, KV_HEADS, DIM, seed=3)
+    out = hd.triton_attention(*drawn, torch.tensor([]), torch.tensor([]), SCALE)
+    check_step(out.flatten(1), drawn, requests, rule, filled(requests, 8, rule), SCALE)
+
+
+@pytest.mark.parametrize("impl", ["naive", "triton", "triton_grouped"])
+def test_padding_requests_of_a_replay_hide_no_rows(impl: str) -> None:
+    """Diffulex's static runner zeroes what describes the requests that a captured batch has too many: they begin behind
+    the last row, and their valid slices end at row 0."""
     rule, requests = STEPS["multi_bd_decode"]
     cache = filled(requests, 8, rule)
     metadata = rule.metadata(requests, page_tables=cache.table, page_size=8)
     total = sum(request.valid + request.padding for request in requests)
-    drawn = rand(total, HEADS, DIM), rand(total, KV_HEADS, DIM, seed=2), rand(total, KV_HEADS, DIM, seed=3)
-    for function in (hd.triton_attention, hd.triton_grouped_attention):
-        out = function(*drawn, cache.k, cache.v, metadata, SCALE)
-        check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
-    caches = {"k_cache": cache.k, "v_cache": cache.v, "attn_metadata": metadata}
-    out = hd.reference_torch_attention(*drawn, SCALE, **caches)
-    check_step(out.flatten(1), drawn, requests, rule, cache, SCALE)
+    zeros = torch.zeros(2, dtype=torch.int32)
+    metadata.cu_seqlens_q = torch.cat((metadata.cu_seqlens_q, torch.full_like(zeros, total)))
+    for name in ("valid_slices", "context_lens", "status_table", "prefix_lens", "padded_prefix_lens"):
+        setattr(metadata, name, torch.cat((getattr(metadata, name), zeros)))
+    metadata.page_tables = torch.nn.functional.pad(metadata.page_tables, (0, 0, 0, 2), value=-1)
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    layer = hd.Attention(HEADS, DIM, SCALE, KV_HEADS, impl)
+    layer.k_cache, layer.v_cache = cache.k, cache.v
+    rows = total + 24  # those of the captured batch
+    drawn = rand(rows, HEADS, DIM), rand(rows, KV_HEADS, DIM, seed=2), rand(rows, KV_HEADS, DIM, seed=3)
+    out = layer(*drawn)
+    check_step(out, drawn, requests, rule, cache, SCALE)
+    assert not out[total:].any()

@@ -157,6 +157,64 @@ def test_mask_is_added_to_the_scores_of_one_sequence() -> None:
         hd.Attention(HEADS, DIM, SCALE, KV_HEADS, "triton")(q, k, v, mask=causal)
 
 
+def test_naive_without_metadata_sees_one_sequence() -> None:
+    layer = hd.Attention(HEADS, DIM, SCALE, KV_HEADS, "naive")
+    drawn = rand(5, HEADS, DIM), rand(5, KV_HEADS, DIM, seed=2), rand(5, KV_HEADS, DIM, seed=3)
+    want = attend(*drawn, torch.ones(5, 5, dtype=torch.bool), SCALE)
+    for fetch in (None, hd.AttnMetaDataBase):
+        hd.set_fetch_fn_for_attn_metadata(fetch)
+        assert_close(layer(*drawn), want.flatten(1))
+    heads = {"num_heads": HEADS, "num_kv_heads": KV_HEADS, "scale": SCALE}
+    assert_close(hd.reference_torch_attention(*drawn, **heads), want)
+    seen = torch.ones(5, 5).triu(-1).bool()
+    windowed = hd.reference_torch_attention(*drawn, **heads, sliding_window=2)
+    assert_close(windowed, attend(*drawn, seen, SCALE))
+
+
+def test_metadata_of_a_strategy_of_diffulex() -> None:
+    """A strategy's own class; its runner makes an object per step, then calls init_multi_block."""
+
+    @dataclasses.dataclass
+    class Strategy(hd.MultiBlockAttnMetaDataMixin):
+        merged: bool = False
+
+        def __post_init__(self) -> None:
+            self.init_multi_block()
+
+    rule, requests = STEPS["gemma_denoise"]
+    cache = filled(requests, 8, rule)
+    made = rule.metadata(requests, page_tables=cache.table, page_size=8)
+    metadata = Strategy(
+        is_prefill=made.is_prefill,
+        has_prefill_static=False,
+        cu_seqlens_q=made.cu_seqlens_q,
+        max_seqlen_q=made.max_seqlen_q,
+        need_kv_cache_store_static=False,
+        context_lens=made.context_lens,
+        page_tables=made.page_tables,
+        page_size=8,
+        block_size=8,
+        merged=True,
+    )
+    assert metadata.use_multi_block
+    assert metadata.is_block_causal
+    assert metadata.valid_slices is None
+    names = ("valid_slices", "status_table", "prefix_lens", "padded_prefix_lens", "mask_prefix_hole", "prefix_causal")
+    metadata.init_multi_block(**{name: getattr(made, name) for name in names}, buffer_size=2)
+    assert metadata.chunk_size == 16
+    hd.set_fetch_fn_for_attn_metadata(lambda: metadata)
+    drawn = rand(16, HEADS, DIM), rand(16, KV_HEADS, DIM, seed=2), rand(16, KV_HEADS, DIM, seed=3)
+    for impl in ("naive", "triton", "triton_grouped"):
+        layer = hd.Attention(HEADS, DIM, SCALE, KV_HEADS, impl)
+        layer.k_cache, layer.v_cache = cache.k, cache.v
+        check_step(layer(*drawn), drawn, requests, rule, cache, SCALE)
+    metadata.init_multi_block()
+    assert not metadata.mask_prefix_hole
+    assert metadata.prefix_lens is None
+    with pytest.raises(InvalidArgumentError, match=r"block_size is 8, expected at most page_size \(4\)"):
+        Strategy(page_size=4, block_size=8)
+
+
 def test_hook_and_warm_up() -> None:
     hd.set_fetch_fn_for_attn_metadata(None)
     with pytest.raises(InvalidArgumentError, match="no fetch function is installed"):
@@ -186,6 +244,8 @@ def test_derived_fields() -> None:
     metadata.need_kv_cache_store_static = False
     assert not metadata.need_kv_cache_store
     assert hd.AttnMetaDataBase(is_prefill=True).all_prefill
+    flags = {True: (True, True), (True, False): (True, False), (): (False, False), None: (False, False)}
+    assert all(hd.infer_prefill_flags(given) == inferred for given, inferred in flags.items())
 
 
 def test_refusals_say_what_was_expected_and_found() -> None:
@@ -215,10 +275,12 @@ def test_refusals_say_what_was_expected_and_found() -> None:
         layer(*drawn)
     metadata = rule.metadata(requests)
     with pytest.raises(InvalidArgumentError, match="4 cached tokens, but page_tables or a cache is None"):
-        hd.reference_torch_attention(*drawn, SCALE, attn_metadata=metadata)
+        hd.Attention(HEADS, DIM, SCALE, KV_HEADS, "naive")(*drawn)
+    with pytest.raises(InvalidArgumentError, match="q has 4 heads and k has 2, expected 2 and 4"):
+        hd.reference_torch_attention(*drawn, num_heads=2, num_kv_heads=4, scale=SCALE)
     metadata.mask_prefix_hole, metadata.prefix_lens = True, None
     with pytest.raises(InvalidArgumentError, match="prefix_lens or padded_prefix_lens is None, expected both"):
-        hd.triton_attention(*drawn, None, None, metadata, SCALE)
+        hd.triton_attention(*drawn, None, None, SCALE)
     hd.set_fetch_fn_for_attn_metadata(hd.AttnMetaDataBase)
     with pytest.raises(InvalidArgumentError, match="cu_seqlens_q is None"):
         layer(*drawn)

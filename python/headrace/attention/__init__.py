@@ -5,7 +5,10 @@ unchanged; `headrace.compat.install()` answers its imports. `FlashInferAttnBacke
 rows 0 are dummies here: pools never hand them out.
 """
 
+from typing import TYPE_CHECKING
+
 from headrace.attention.attention_backend import AttentionBackend
+from headrace.attention.flashinfer_backend import FlashInferAttnBackend
 from headrace.attention.forward_batch import ForwardBatch, ForwardMode
 from headrace.attention.gdn_backend import GDNAttnBackend, GDNForwardMetadata
 from headrace.attention.headrace_backend import HeadraceAttnBackend
@@ -21,7 +24,8 @@ from headrace.attention.memory_pool import (
 from headrace.attention.radix_attention import AttentionType, RadixAttention
 from headrace.attention.radix_linear_attention import RadixLinearAttention
 
-FlashInferAttnBackend = HeadraceAttnBackend
+if not TYPE_CHECKING:
+    from headrace.attention.flashinfer_backend import __getattr__  # noqa: F401 (refuses pymllm's other names)
 
 __all__ = [
     "AttentionBackend",

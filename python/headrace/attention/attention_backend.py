@@ -68,7 +68,7 @@ class AttentionBackend(abc.ABC):
         if mode.is_idle():
             return q.new_zeros((q.shape[0], layer.tp_q_head_num * layer.v_head_dim))
         run = self.forward_decode if mode.is_decode() else self.forward_extend
-        return run(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        return run(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs)
 
     def forward_gdn(
         self,

@@ -31,6 +31,11 @@ class GDNPool:
     ) -> None:
         self.max_reqs = max_reqs
         self.num_gdn_layers = num_gdn_layers
+        self.num_v_heads = num_v_heads
+        self.head_k_dim = head_k_dim
+        self.head_v_dim = head_v_dim
+        self.conv_dim = conv_dim
+        self.conv_kernel_size = conv_kernel_size
         self.max_track_slots = max_track_slots
         self.device = torch.device(device)
         self.dtype = dtype

@@ -27,7 +27,7 @@ class HeadraceAttnBackend(AttentionBackend):
     max_context_len: tokens of the longest sequence: the bound of lengths that only the device knows.
     req_to_token: int32 [rows, max_context_len or more]: the request table's memory.
     max_req_pool_size: sequences of the largest batch.
-    The other arguments describe FlashInfer's buffers and are accepted and unused. Windows come from the layers.
+    The other arguments are accepted and unused: they describe FlashInfer's buffers. Windows come from the layers.
 
     Every mask, prefix and new length is one call of ops.paged_attention; nothing is copied to the host.
     """
@@ -68,6 +68,8 @@ class HeadraceAttnBackend(AttentionBackend):
         self.req_to_token = req_to_token
         self.device = torch.device(device)
         self.max_req_pool_size = max_req_pool_size
+        self.sliding_window_size = sliding_window_size
+        self.skip_prefill = skip_prefill
         self.forward_metadata: AttnForwardMetadata | None = None
         self._graph: GraphBatch | None = None
         self._captured: dict[int, AttnForwardMetadata] = {}
@@ -259,6 +261,3 @@ def _joined(
     if x.shape[1:] != (heads, dim):
         raise InvalidArgumentError(f"{name} has {x.shape[1]} heads of {x.shape[2]}, expected {heads} of {dim}")
     return x
-
-
-FlashInferAttnBackend = HeadraceAttnBackend  # the name that pymllm imports

@@ -48,7 +48,9 @@ class HybridAttnBackend(AttentionBackend):
     ) -> torch.Tensor:
         """Calls the full-attention backend. Refuses a GDN layer."""
         self._check_full(layer.layer_id)
-        return self.full_attn_backend.forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        return self.full_attn_backend.forward_decode(
+            q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs
+        )
 
     def forward_extend(
         self,
@@ -62,7 +64,9 @@ class HybridAttnBackend(AttentionBackend):
     ) -> torch.Tensor:
         """Calls the full-attention backend. Refuses a GDN layer."""
         self._check_full(layer.layer_id)
-        return self.full_attn_backend.forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        return self.full_attn_backend.forward_extend(
+            q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs
+        )
 
     def forward_gdn(
         self,

@@ -48,11 +48,13 @@ class KVPool:
         held = range(layer_num) if layer_ids is None else sorted(layer_ids)
         if len(held) > 0 and not 0 <= held[0] <= held[-1] < layer_num:
             raise InvalidArgumentError(f"KVPool: layer_ids are {held}, expected 0 to {layer_num - 1}")
-        self.k_buffer = {layer: self._zeros(rows, k_head_num, k_head_dim) for layer in held}
-        self.v_buffer = {layer: self._zeros(rows, self.v_head_num, self.v_head_dim) for layer in held}
+        self.k_buffer = self._buffers(held, rows, k_head_num, k_head_dim)
+        self.v_buffer = self._buffers(held, rows, self.v_head_num, self.v_head_dim)
 
-    def _zeros(self, *shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+    def _buffers(self, held: Collection[int], *shape: int) -> list[torch.Tensor]:
+        """Returns one buffer per layer; those of layers that are not held have no rows."""
+        shapes = [shape if layer in held else (0, *shape[1:]) for layer in range(self.layer_num)]
+        return [torch.zeros(of_layer, dtype=self.dtype, device=self.device) for of_layer in shapes]
 
     def get_key_buffer(self, layer_id: int) -> torch.Tensor:
         """Returns the layer's K, [slots, k_head_num, k_head_dim]: the pool's memory, no copy."""
@@ -80,9 +82,12 @@ class KVPool:
 
     def mem_bytes(self) -> int:
         """Returns the bytes of all buffers."""
-        return sum(x.nbytes for buffers in (self.k_buffer, self.v_buffer) for x in buffers.values())
+        return sum(x.nbytes for x in (*self.k_buffer, *self.v_buffer))
 
-    def _of(self, buffers: dict[int, torch.Tensor], layer_id: int) -> torch.Tensor:
-        if layer_id not in buffers:
-            raise InvalidArgumentError(f"KVPool: layer {layer_id} has no K and V here; those with are {list(buffers)}")
+    _mem_bytes = mem_bytes  # the name that pymllm's runner calls
+
+    def _of(self, buffers: list[torch.Tensor], layer_id: int) -> torch.Tensor:
+        if not 0 <= layer_id < self.layer_num or len(buffers[layer_id]) == 0:
+            held = [layer for layer, buffer in enumerate(buffers) if len(buffer) > 0]
+            raise InvalidArgumentError(f"KVPool: layer {layer_id} has no K and V here; those with are {held}")
         return buffers[layer_id]

@@ -62,3 +62,10 @@ class RadixLinearAttention(torch.nn.Module):
                 f"GDN layer {self.layer_id}: forward_batch.attn_backend is None, expected a HybridAttnBackend"
             )
         return forward_batch.attn_backend.forward_gdn(self, forward_batch, mixed_qkv, a, b)
+
+    def extra_repr(self) -> str:
+        """Returns the layer in one line, for print(model)."""
+        return (
+            f"layer {self.layer_id}, GDN layer {self.gdn_layer_idx}: {self.num_k_heads} heads of {self.head_k_dim}, v "
+            f"{self.num_v_heads} of {self.head_v_dim}"
+        )

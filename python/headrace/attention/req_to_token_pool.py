@@ -29,16 +29,16 @@ class ReqToTokenPool:
         """Returns the number of free rows."""
         return len(self.free_slots)
 
-    def alloc(self, need_size: int = 1) -> list[int] | None:
-        """Returns `need_size` rows, or None, without effect, if fewer are free."""
-        if need_size > len(self.free_slots):
+    def alloc(self, n: int = 1) -> list[int] | None:
+        """Returns `n` rows, or None, without effect, if fewer are free."""
+        if n > len(self.free_slots):
             return None
-        rows, self.free_slots = self.free_slots[:need_size], self.free_slots[need_size:]
+        rows, self.free_slots = self.free_slots[:n], self.free_slots[n:]
         return rows
 
-    def free(self, free_index: int | Sequence[int]) -> None:
-        """Zeroes rows and gives them back. Refuses row 0, a row out of range and a free one."""
-        rows = [free_index] if isinstance(free_index, int) else [int(row) for row in free_index]
+    def free(self, slot: int | Sequence[int]) -> None:
+        """Zeroes a row, or several, and gives them back. Refuses row 0, a row out of range and a free one."""
+        rows = [slot] if isinstance(slot, int) else [int(row) for row in slot]
         for row in rows:
             if not 1 <= row <= self.max_reqs or row in self.free_slots or rows.count(row) > 1:
                 raise InvalidArgumentError(
@@ -47,9 +47,9 @@ class ReqToTokenPool:
         self.req_to_token[rows] = 0
         self.free_slots += rows
 
-    def write(self, indices: Any, values: torch.Tensor) -> None:
+    def write(self, index: Any, values: torch.Tensor) -> None:
         """Writes slots: `write((row, slice(begin, end)), slots)`, or any other index of `req_to_token`."""
-        self.req_to_token[indices] = values.to(torch.int32)
+        self.req_to_token[index] = values.to(torch.int32)
 
     def clear(self) -> None:
         """Frees and zeroes all rows."""

@@ -41,8 +41,8 @@ class TokenToKVPoolAllocator:
         pages = torch.arange(1, (self.size + 1) // self.page_size, dtype=torch.int32, device=self.device)
         self.free_slots = pages  # ids of pages; with pages of one token these are slots
         self.release_slots = pages[:0]
-        self.is_not_in_free_group = True
-        self.free_group: list[torch.Tensor] = []
+        self._is_not_in_free_group = True
+        self._free_group: list[torch.Tensor] = []
 
     def available_size(self) -> int:
         """Returns the number of free slots."""
@@ -52,7 +52,7 @@ class TokenToKVPoolAllocator:
         """Returns `need_size` slots, int32, or None, without effect, if fewer are free."""
         pages = -(-need_size // self.page_size)
         if pages > len(self.free_slots):
-            self._merge_released()
+            self.merge_and_sort_free()
         if pages > len(self.free_slots):
             return None
         taken, self.free_slots = self.free_slots[:pages], self.free_slots[pages:]
@@ -61,15 +61,15 @@ class TokenToKVPoolAllocator:
         offsets = torch.arange(self.page_size, dtype=torch.int32, device=self.device)
         return (taken[:, None] * self.page_size + offsets).reshape(-1)[:need_size]
 
-    def free(self, free_index: torch.Tensor) -> None:
+    def free(self, indices: torch.Tensor) -> None:
         """Gives slots back; of a page with page_size > 1 any slot gives back the whole page. Refuses slots that are
         not allocated (see `check`). Within a group the slots are given back by free_group_end()."""
-        if free_index.numel() == 0:
+        if indices.numel() == 0:
             return
-        if not self.is_not_in_free_group:
-            self.free_group.append(free_index)
+        if not self._is_not_in_free_group:
+            self._free_group.append(indices)
             return
-        pages = free_index.reshape(-1).to(torch.int32)
+        pages = indices.reshape(-1).to(torch.int32)
         if self.page_size > 1:
             pages = torch.unique(torch.div(pages, self.page_size, rounding_mode="floor"))
         if self._checks:
@@ -81,17 +81,18 @@ class TokenToKVPoolAllocator:
 
     def free_group_begin(self) -> None:
         """Defers free() to free_group_end()."""
-        self.is_not_in_free_group = False
-        self.free_group = []
+        self._is_not_in_free_group = False
+        self._free_group = []
 
     def free_group_end(self) -> None:
         """Gives back the slots that were freed since free_group_begin()."""
-        self.is_not_in_free_group = True
-        if self.free_group:
-            self.free(torch.cat([index.reshape(-1) for index in self.free_group]))
-        self.free_group = []
+        self._is_not_in_free_group = True
+        if self._free_group:
+            self.free(torch.cat([index.reshape(-1) for index in self._free_group]))
+        self._free_group = []
 
-    def _merge_released(self) -> None:
+    def merge_and_sort_free(self) -> None:
+        """Makes freed slots ready to be handed out again. alloc() calls it if it needs them."""
         self.free_slots = torch.cat((self.free_slots, self.release_slots))
         self.release_slots = self.release_slots[:0]
         if self.need_sort:

@@ -12,13 +12,17 @@ from headrace.diffusion.attn_impl import (
 )
 from headrace.diffusion.metadata import (
     AttnMetaDataBase,
-    FastDllmV2AttnMetaData,
-    MultiBlockAttnMetaData,
     fetch_attn_metadata,
+    infer_prefill_flags,
     is_warming_up,
     reset_warming_up,
     set_fetch_fn_for_attn_metadata,
     set_warming_up,
+)
+from headrace.diffusion.multi_block import (
+    FastDLLMV2AttnMetaData,
+    MultiBlockAttnMetaData,
+    MultiBlockAttnMetaDataMixin,
 )
 from headrace.diffusion.reference import reference_torch_attention
 
@@ -26,9 +30,11 @@ __all__ = [
     "ATTN_IMPLS",
     "Attention",
     "AttnMetaDataBase",
-    "FastDllmV2AttnMetaData",
+    "FastDLLMV2AttnMetaData",
     "MultiBlockAttnMetaData",
+    "MultiBlockAttnMetaDataMixin",
     "fetch_attn_metadata",
+    "infer_prefill_flags",
     "is_warming_up",
     "reference_torch_attention",
     "reset_warming_up",

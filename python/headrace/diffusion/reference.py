@@ -14,22 +14,42 @@ def reference_torch_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    *,
+    num_heads: int,
+    num_kv_heads: int,
     scale: float,
     mask: torch.Tensor | None = None,
     sliding_window: int | None = None,
-    k_cache: torch.Tensor | None = None,
-    v_cache: torch.Tensor | None = None,
-    attn_metadata: AttnMetaDataBase | None = None,
 ) -> torch.Tensor:
-    """Returns [T, num_heads, v_dim] in q's dtype. q [T, num_heads, dim]; k, v [T, num_kv_heads, dim].
+    """Attention of one sequence that sees all its rows, without cache or metadata, with Diffulex's arguments.
 
-    Without attn_metadata the rows are one sequence that sees all its rows; `mask`, [T, T] or [num_heads, T, T], is
-    added to the scores. With it, rows see what triton_attention shows them, and k_cache and v_cache are read; lengths
-    are copied to the host. sliding_window: a row sees no key so many positions before it, or more. None or 0: no
-    window.
+    q [T, num_heads, dim]; k, v [T, num_kv_heads, dim]. mask, [T, T] or [num_heads, T, T], is added to the scores.
+    sliding_window: a row sees no key so many positions before it, or more. None or 0: no window. Returns [T,
+    num_heads, dim] in q's dtype.
     """
-    if attn_metadata is None:
-        return _one_sequence(q, k, v, scale, mask, sliding_window)
+    if q.shape[1] != num_heads or k.shape[1] != num_kv_heads:
+        raise InvalidArgumentError(
+            f"reference_torch_attention: q has {q.shape[1]} heads and k has {k.shape[1]}, expected {num_heads} and "
+            f"{num_kv_heads}"
+        )
+    at = torch.arange(q.shape[0], device=q.device)
+    visible = torch.ones((len(at), len(at)), dtype=torch.bool, device=q.device)
+    if sliding_window:
+        visible = at[:, None] - at[None, :] < sliding_window
+    return _softmax_attention(q, k, v, scale, visible, mask)
+
+
+def reference_paged_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor | None,
+    v_cache: torch.Tensor | None,
+    scale: float,
+    sliding_window: int | None,
+    attn_metadata: AttnMetaDataBase,
+) -> torch.Tensor:
+    """What triton_attention returns for this metadata. Nothing is stored; lengths are copied to the host."""
     plan = make_plan(attn_metadata, q.shape[0], q.device)
     out = torch.zeros((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
     for values in plan.spans.tolist():
@@ -74,16 +94,6 @@ def visible_keys(span: dict[str, int], sliding_window: int | None = None) -> tor
 def _cached_slots(pages: torch.Tensor, page_size: int, tokens: int) -> torch.Tensor:
     positions = torch.arange(tokens, device=pages.device)
     return pages[positions // page_size].long() * page_size + positions % page_size
-
-
-def _one_sequence(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, mask: torch.Tensor | None, window: int | None
-) -> torch.Tensor:
-    at = torch.arange(q.shape[0], device=q.device)
-    visible = torch.ones((len(at), len(at)), dtype=torch.bool, device=q.device)
-    if window:
-        visible = at[:, None] - at[None, :] < window
-    return _softmax_attention(q, k, v, scale, visible, mask)
 
 
 def _softmax_attention(

@@ -56,19 +56,21 @@ def make_plan(
     if metadata.cu_seqlens_q is None:
         raise InvalidArgumentError("attention metadata: cu_seqlens_q is None, expected int32 [requests + 1]")
     starts = metadata.cu_seqlens_q.to(torch.int32)
-    spans = _with_padding(metadata, starts, _request_spans(metadata, starts, device), num_tokens)
-    table = _page_table(metadata)
+    ends = _valid_ends(metadata, starts)
     most = metadata.max_seqlen_q or num_tokens
+    spans = _with_padding(starts, ends, _request_spans(metadata, starts, ends, device), num_tokens, most)
+    table = _page_table(metadata)
     longest = most if table is None else table.shape[1] * metadata.page_size + most
     slots = _slots(metadata, num_tokens)
     return StepPlan(spans, table, metadata.page_size, slots, most, longest, is_capturing)
 
 
-def _request_spans(metadata: AttnMetaDataBase, starts: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _request_spans(
+    metadata: AttnMetaDataBase, starts: torch.Tensor, ends: torch.Tensor | None, device: torch.device
+) -> torch.Tensor:
     """Returns one span per request, of its valid rows."""
     first = starts[:-1]
-    valid = getattr(metadata, "valid_slices", None)
-    q_lens = (starts[1:] if valid is None else valid.to(torch.int32)) - first
+    q_lens = (starts[1:] if ends is None else ends) - first
     context = metadata.context_lens
     context = torch.zeros_like(q_lens) if context is None else context.to(torch.int32)
     prompt, padded = getattr(metadata, "prefix_lens", None), getattr(metadata, "padded_prefix_lens", None)
@@ -116,17 +118,24 @@ def _kinds(metadata: AttnMetaDataBase, num_reqs: int, device: torch.device) -> t
     return torch.tensor(kinds, dtype=torch.int32, device=device)
 
 
+def _valid_ends(metadata: AttnMetaDataBase, starts: torch.Tensor) -> torch.Tensor | None:
+    """Returns the packed row behind the last valid one of each request, int32 [R]; None: all rows are valid. Requests
+    that pad a captured batch may end before they begin: they have no rows."""
+    valid: torch.Tensor | None = getattr(metadata, "valid_slices", None)
+    return None if valid is None else torch.maximum(valid.to(torch.int32), starts[:-1])
+
+
 def _with_padding(
-    metadata: AttnMetaDataBase, starts: torch.Tensor, spans: torch.Tensor, num_tokens: int
+    starts: torch.Tensor, ends: torch.Tensor | None, spans: torch.Tensor, num_tokens: int, most: int
 ) -> torch.Tensor:
     """Adds spans of no keys for the rows that no request needs, so that these rows are zeros: behind the valid rows of
-    each request, and behind the last request."""
-    last = starts[-1:]
-    valid = getattr(metadata, "valid_slices", None)
-    if valid is not None:
-        begins = valid.to(torch.int32)
-        spans = torch.stack((spans, _padding_spans(begins, starts[1:] - begins)), dim=1).flatten(0, 1)
-    return torch.cat((spans, _padding_spans(last, num_tokens - last)))
+    each request, and behind the last request. No span has more than `most` rows."""
+    if ends is not None:
+        spans = torch.stack((spans, _padding_spans(ends, starts[1:] - ends)), dim=1).flatten(0, 1)
+    count = -(-num_tokens // max(most, 1))
+    begins = starts[-1] + most * torch.arange(count, dtype=torch.int32, device=starts.device)
+    begins = begins.clamp(max=num_tokens)
+    return torch.cat((spans, _padding_spans(begins, (num_tokens - begins).clamp(max=most))))
 
 
 def _padding_spans(q_off: torch.Tensor, q_len: torch.Tensor) -> torch.Tensor:

@@ -73,3 +73,10 @@ def test_replays_of_a_graph_read_the_lengths_of_their_time() -> None:
         graph.replay()
         for out in outs:
             check_step(out.cpu(), drawn, requests, rule, cache, SCALE, None, TOLERANCE)
+    # A batch of one request in the graph of two, as Diffulex's static runner describes it.
+    for name, values in (("cu_seqlens_q", [0, 8, 8]), ("valid_slices", [8, 0]), ("context_lens", [16, 0])):
+        getattr(metadata, name).copy_(torch.tensor(values))
+    graph.replay()
+    for out in outs:
+        check_step(out[:8].cpu(), [x[:8] for x in drawn], [Packed(16, 8)], rule, cache, SCALE, None, TOLERANCE)
+        assert not out[8:].any()
