@@ -62,7 +62,13 @@ __all__ = [
 ]
 
 
+# Modules that are loaded when they are first used, too.
+_MODULES = ("attention", "compat", "diffusion", "errors", "integrations", "ops")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute '{name}'")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -71,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

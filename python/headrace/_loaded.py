@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 from headrace import _core
 from headrace._arguments import drop_neutral, refuse_unknown
 from headrace._models import model_path
-from headrace._prompts import Prompt
+from headrace._prompts import Prompt, plain_messages
 from headrace.errors import InvalidArgumentError, UnsupportedError
 from headrace.outputs import RequestOutput
 
@@ -45,6 +45,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 # What to use in place of arguments that other engines have.
 _ELSEWHERE = {
+    "chat_template": "chat(messages, chat_template=...) takes one",
+    "enable_lora": "adapter is the directory of a LoRA",
+    "hf_token": "HF_TOKEN is the variable with the hub's token",
+    "max_logprobs": "SamplingParams(logprobs=...) says how many",
+    "served_model_name": "headrace serve --served-model-name names the model of a server",
+    "speculative_config": "no second model drafts tokens",
     "cache_dir": "the variable HF_HUB_CACHE names the cache of models",
     "device_map": "device='cuda' chooses the GPU",
     "gpu_memory_utilization": "kv_cache_memory_bytes is the memory of keys, values and recurrent states",
@@ -58,6 +64,14 @@ _ELSEWHERE = {
     "torch_dtype": "dtype is that of activations",
 }
 
+# The same of methods.
+_METHODS = {
+    "beam_search": "there is none; SamplingParams(n=...) draws several answers",
+    "get_default_sampling_params": "SamplingParams() has the model's",
+    "get_tokenizer": "encode, decode and chat_prompt tokenise",
+    "reset_prefix_cache": "a cache_salt beside a prompt keeps it from others' text",
+}
+
 
 def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of `given` as the compiled part reads them, without those of the model's name."""
@@ -68,6 +82,12 @@ def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("dtype", "kv_cache_dtype"):
         if kept.get(name) is not None:
             kept[name] = str(kept[name]).removeprefix("torch.")
+    if isinstance(kept.get("quantize"), str):
+        kept["quantize"] = kept["quantize"].lower()
+    if kept.get("max_num_seqs") == 0:
+        raise InvalidArgumentError("max_num_seqs is 0, expected 1 or more")
+    if isinstance(kept.get("random_weights"), bool):
+        raise InvalidArgumentError(f"random_weights is {kept['random_weights']}, expected their seed, an integer")
     if kept.get("adapter") is not None:
         kept["adapter"] = str(pathlib.Path(kept["adapter"]).expanduser())
     return kept
@@ -96,7 +116,12 @@ class LoadedModel:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<headrace.{type(self).__name__} of {self._path}>"
+        closed = "" if self._finalizer.alive else ", closed"
+        return f"<headrace.{type(self).__name__} of {self._path}{closed}>"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = f": {_METHODS[name]}" if name in _METHODS else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{advice}", name=name, obj=self)
 
     def __reduce__(self) -> NoReturn:
         raise UnsupportedError(f"{type(self).__name__} cannot be sent to another process: load the model there")
@@ -114,7 +139,15 @@ class LoadedModel:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Returns the token ids of `text`; special tokens that it spells are read as tokens."""
-        return self._engine.encode(text, add_special_tokens)
+        if not isinstance(text, str):
+            raise InvalidArgumentError(f"text is {text!r}, expected a str")
+        return self._encoded(text, add_special_tokens)
+
+    def _encoded(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        try:
+            return self._engine.encode(text, add_special_tokens)
+        except TypeError:  # no UTF-8 can be made of it
+            raise InvalidArgumentError(f"the text {text!r} is no Unicode, expected one without surrogates") from None
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Returns the text of `token_ids`."""
@@ -126,16 +159,14 @@ class LoadedModel:
         `options`: chat_template, add_generation_prompt, continue_final_message, tools, chat_template_kwargs."""
         known = ("chat_template", "add_generation_prompt", "continue_final_message", "tools", "chat_template_kwargs")
         refuse_unknown("chat", options, known)
-        if isinstance(messages, str) or not all(isinstance(one, Mapping) for one in messages):
-            raise InvalidArgumentError(f"messages is {messages!r}, expected a list of {{'role': ..., 'content': ...}}")
         if options.get("continue_final_message"):
             options.setdefault("add_generation_prompt", False)
-        text, ids = self._engine.render_chat(list(messages), options)
+        text, ids = self._engine.render_chat(plain_messages(messages), options)
         return {"prompt": text, "prompt_token_ids": ids}
 
     def _request(self, prompt: Prompt, request_id: str | None = None) -> RequestOutput:
         """Returns the output of a request that has not begun."""
-        ids = prompt.token_ids if prompt.token_ids is not None else self._engine.encode(prompt.text or "")
+        ids = prompt.token_ids if prompt.token_ids is not None else self._encoded(prompt.text or "")
         if not ids:
             raise InvalidArgumentError("the prompt is empty, expected a text: no token is put in front of it")
         return RequestOutput(request_id or str(next(self._ids)), prompt.text, ids, [])

@@ -54,3 +54,22 @@ def all_prompts(given: Any) -> list[Prompt]:
     if not isinstance(values, Sequence) or isinstance(values, bytes):
         raise InvalidArgumentError(f"prompts is {given!r}, expected {_EXPECTED}")
     return [one_prompt(value) for value in values]
+
+
+def plain_messages(given: Any) -> list[dict[str, Any]]:
+    """Returns a conversation whose contents are texts: those of parts are joined by line ends, as in the server.
+    InvalidArgumentError for parts that are no text, and for what is no list of messages."""
+    if isinstance(given, str) or not all(isinstance(one, Mapping) for one in given):
+        raise InvalidArgumentError(f"messages is {given!r}, expected a list of {{'role': ..., 'content': ...}}")
+    return [{**one, "content": _content(one["content"])} if "content" in one else dict(one) for one in given]
+
+
+def _content(given: Any) -> Any:
+    if not isinstance(given, list | tuple):
+        return given
+    for part in given:
+        if not isinstance(part, str) and not (
+            isinstance(part, Mapping) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
+        ):
+            raise InvalidArgumentError(f"a message has the part {part!r}, expected {{'type': 'text', 'text': ...}}")
+    return "\n".join(part if isinstance(part, str) else part["text"] for part in given)

@@ -70,7 +70,9 @@ class AsyncLLM(LoadedModel):
         """Completes a prompt; yields the output so far whenever there is more (SamplingParams.output_kind).
 
         Leaving the loop over it, closing it or cancelling its task aborts the request."""
-        params = sampling_params or SamplingParams()
+        params = SamplingParams() if sampling_params is None else sampling_params
+        if not isinstance(params, SamplingParams):
+            raise InvalidArgumentError(f"sampling_params is {params!r}, expected SamplingParams")
         asked = one_prompt(prompt)
         output = self._request(asked, request_id)
         if output.request_id in self._running:

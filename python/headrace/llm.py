@@ -1,15 +1,32 @@
 """LLM: texts in, texts out, many at a time."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace import _core
+from headrace._arguments import drop_neutral, refuse_unknown
 from headrace._loaded import LoadedModel
 from headrace._prompts import PromptType, all_prompts
 from headrace._results import Result
 from headrace.errors import InvalidArgumentError
 from headrace.outputs import RequestOutputs
 from headrace.sampling_params import SamplingParams
+
+_ARGUMENTS = ("prompts", "sampling_params", "use_tqdm")
+# vLLM's arguments of generate that headrace does not have, with values that change nothing, and what to use for others.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "lora_request": (None,),
+    "priority": (None,),
+    "tokenization_kwargs": (None,),
+}
+_ELSEWHERE = {
+    **{
+        name: f"SamplingParams({name}=...) has it"
+        for name in ("max_tokens", "n", "seed", "stop", "temperature", "top_p")
+    },
+    "prompt_token_ids": "prompts takes token ids, too",
+}
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -33,10 +50,11 @@ def _progress_bar(use_tqdm: bool | Callable[..., Any], total: int) -> Any:
     if callable(use_tqdm):
         return use_tqdm(total=total, desc="Processed prompts")
     try:
-        from tqdm import tqdm
+        from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(total=total, desc="Processed prompts", dynamic_ncols=True, disable=None)  # None: shown on a terminal
+    hidden = False if "ipykernel" in sys.modules else None  # None: shown on a terminal
+    return tqdm(total=total, desc="Processed prompts", dynamic_ncols=True, disable=hidden)
 
 
 class LLM(LoadedModel):
@@ -51,11 +69,14 @@ class LLM(LoadedModel):
         prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
+        **others: Any,
     ) -> RequestOutputs:
         """Completes each prompt; returns one output for each, in their order.
 
         All run at once, as many as memory holds. `sampling_params`: for all, or one for each prompt. Ctrl-C ends the
-        call and its requests. Errors of one request end the others."""
+        call and its requests. Errors of one request end the others. `others`: arguments of vLLM's that change nothing
+        (lora_request=None)."""
+        refuse_unknown("generate", drop_neutral("generate", others, _NEUTRAL), _ARGUMENTS, _ELSEWHERE)
         asked = all_prompts(prompts)
         params = _params_of_each(sampling_params, len(asked))
         stream = _core.RequestStream(self._engine, True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from headrace._arguments import drop_neutral, refuse_unknown
+from headrace.errors import InvalidArgumentError
 
 _T = TypeVar("_T")
 
@@ -116,7 +117,7 @@ class SamplingParams:
     min_p: float | None = None
     """Draw from tokens with at least this share of the likeliest one's probability."""
     seed: int | None = None
-    """The same seed draws the same tokens; None: another seed each time."""
+    """The same seed draws the same tokens; None or -1: another seed each time."""
     stop: str | Sequence[str] | None = None
     """Texts in front of which the output ends."""
     stop_token_ids: Sequence[int] | None = None
@@ -143,6 +144,14 @@ class SamplingParams:
     """For diffusion models."""
     trace: bool = False
     """Report each step of the engine (CompletionOutput.steps); expects n=1."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise InvalidArgumentError(f"output_kind is {self.output_kind!r}, expected a RequestOutputKind")
+        if not isinstance(self.diffusion, DiffusionParams | None):
+            raise InvalidArgumentError(f"diffusion is {self.diffusion!r}, expected DiffusionParams or None")
+        if self.seed == -1:
+            self.seed = None
 
     def _as_dict(self) -> dict[str, Any]:
         """Returns the fields that are set, as the compiled part reads them."""

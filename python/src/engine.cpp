@@ -204,6 +204,10 @@ std::vector<int32_t> encode(Engine& engine, const std::string& text, bool add_sp
 
 std::string decode(Engine& engine, const std::vector<int32_t>& ids, bool skip_special_tokens) {
   const Engine::Use llm(engine);
+  for (const int32_t id : ids) {
+    HR_REQUIRE(id >= 0 && id < llm->config().vocab, ErrorCode::kInvalidArgument, "token_ids has ", id,
+               ", expected 0 to ", llm->config().vocab - 1);
+  }
   return llm->tokenizer().decode(ids, skip_special_tokens ? SpecialText::kSkip : SpecialText::kKeep);
 }
 
@@ -219,6 +223,9 @@ nb::typed<nb::tuple, std::string, std::vector<int32_t>> render_chat(Engine& engi
   if (options.contains("chat_template_kwargs")) input.kwargs = template_object(options["chat_template_kwargs"]);
   std::optional<std::string> source;
   fields.read("chat_template", source);
+  const std::string_view text = source ? *source : engine.chat_template().source();
+  HR_REQUIRE(input.tools.is_null() || text.find("tools") != text.npos, ErrorCode::kUnsupported,
+             "tools is given, expected None: the chat template shows none to the model");
   const ChatPrompt prompt =
       source ? ChatTemplate::from_text(*source, "", "").render(input) : engine.chat_template().render(input);
   return nb::make_tuple(prompt.text, headrace::encode(llm->tokenizer(), prompt));

@@ -1,5 +1,8 @@
 #include "op_call.h"
 
+#include <algorithm>
+#include <array>
+
 #include "headrace/core/error.h"
 #include "headrace/ops/cpu/dispatch.h"
 #include "headrace/ops/cuda_module.h"
@@ -36,6 +39,27 @@ std::string text_of(std::initializer_list<int64_t> shape) {
   return str("[", text, "]");
 }
 
+// True for some layouts without shared elements, too: those that are no nested blocks.
+bool may_share_elements(const TensorView& view) {
+  struct Axis {
+    int64_t stride, size;
+  };
+  std::array<Axis, Shape::kMaxRank> axes = {};
+  int count = 0;
+  for (int i = 0; i < view.rank(); ++i) {
+    if (view.dim(i) == 0) return false;
+    if (view.dim(i) > 1) axes[static_cast<size_t>(count++)] = {view.stride(i), view.dim(i)};
+  }
+  std::sort(axes.begin(), axes.begin() + count, [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
+  int64_t last = 0;  // offset of the last element of the axes so far
+  for (int i = 0; i < count; ++i) {
+    const Axis& axis = axes[static_cast<size_t>(i)];
+    if (axis.stride <= last) return true;
+    last += axis.stride * (axis.size - 1);
+  }
+  return false;
+}
+
 }  // namespace
 
 TensorView OpCall::take(nanobind::handle tensor, const char* name, DTypes dtypes, int rank, Access access) {
@@ -44,6 +68,9 @@ TensorView OpCall::take(nanobind::handle tensor, const char* name, DTypes dtypes
              headrace::name_of(view.dtype()), ", expected ", name_of(dtypes));
   HR_REQUIRE(view.rank() == rank, ErrorCode::kInvalidArgument, op_, ": ", name, ": shape is ", view.shape(),
              ", expected ", rank, " dimensions");
+  HR_REQUIRE(access == Access::kRead || !may_share_elements(view), ErrorCode::kInvalidArgument, op_, ": ", name,
+             ": shape ", view.shape(), " has strides ", view.strides(),
+             ", by which elements share memory; expected none of those in what is written");
   if (!device_) device_ = view.device();
   HR_REQUIRE(view.device() == *device_, ErrorCode::kInvalidArgument, op_, ": ", name, " is on ",
              to_string(view.device()), ", expected ", to_string(*device_), ", where the first tensor is");

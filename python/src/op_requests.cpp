@@ -70,6 +70,29 @@ void check_sorted(const OpCall& call, std::span<const StateSnapshot> snapshots) 
   }
 }
 
+// A state is written by one request at most, and read by no other then.
+void check_slots(const OpCall& call, std::span<const StateSlots> slots) {
+  struct Write {
+    int32_t slot;
+    size_t request;
+  };
+  if (slots.size() < 2) return;
+  std::vector<Write> writes;
+  for (size_t r = 0; r < slots.size(); ++r) {
+    if (slots[r].write >= 0) writes.push_back({slots[r].write, r});
+  }
+  std::ranges::stable_sort(writes, {}, &Write::slot);
+  const auto twice = std::ranges::adjacent_find(writes, {}, &Write::slot);
+  HR_REQUIRE(twice == writes.end(), ErrorCode::kInvalidArgument, call.op(), ": slots: requests ", twice->request,
+             " and ", (twice + 1)->request, " write state slot ", twice->slot, ", expected one of its own for each");
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const auto write = std::ranges::lower_bound(writes, slots[r].read, {}, &Write::slot);
+    const bool is_others = write != writes.end() && write->slot == slots[r].read && write->request != r;
+    HR_REQUIRE(!is_others, ErrorCode::kInvalidArgument, call.op(), ": slots: request ", r, " reads state slot ",
+               slots[r].read, ", which request ", write->request, " writes, expected one that no other writes");
+  }
+}
+
 }  // namespace
 
 OpRequests::OpRequests(OpCall& call, nb::handle spans, int64_t num_tokens, const SpanBounds& bounds) {
@@ -132,6 +155,7 @@ OpRequests OpRequests::one_token_each(OpCall& call, nb::handle given, int64_t nu
     requests.made_slots_.push_back({slot, slot});
   }
   requests.spans_ = requests.made_spans_, requests.slots_ = requests.made_slots_;
+  check_slots(call, requests.slots_);
   return requests;
 }
 
@@ -140,7 +164,11 @@ void OpRequests::take_states(OpCall& call, nb::handle slots, nb::handle snapshot
   if (!snapshots.is_none()) snapshots_ = rows_of<StateSnapshot>(call, "snapshots", snapshots);
   HR_REQUIRE(slots_.size() == spans_.size(), ErrorCode::kInvalidArgument, call.op(), ": slots has ", slots_.size(),
              " rows, expected one for each of ", spans_.size(), " requests");
-  if (on_cpu_) return check_sorted(call, snapshots_);
+  if (on_cpu_) {
+    check_slots(call, slots_);
+    check_sorted(call, snapshots_);
+    return;
+  }
   metadata_.state_slots = slots_.data(), metadata_.snapshots = snapshots_.data();
   made_slots_.resize(slots_.size());  // the host needs their number alone
   const auto any = std::ranges::find_if(spans_, [](const KeySpan& span) { return span.q_len > 0; });

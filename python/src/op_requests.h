@@ -29,8 +29,8 @@ class OpRequests {
   // Makes the requests of a decode step: one token each, whose state slots are `slots`, int32 [requests] on a CPU.
   static OpRequests one_token_each(OpCall& call, nanobind::handle slots, int64_t num_tokens);
 
-  // Takes int32 [requests, 2] and, unless None, int32 [n, 3]. Error kInvalidArgument if snapshots on a CPU are not
-  // sorted.
+  // Takes int32 [requests, 2] and, unless None, int32 [n, 3]. Error kInvalidArgument, on a CPU, if a request uses a
+  // slot that another writes, or if snapshots are not sorted.
   void take_states(OpCall& call, nanobind::handle slots, nanobind::handle snapshots);
 
   std::span<const KeySpan> spans() const { return spans_; }

@@ -142,6 +142,10 @@ void paged_attention(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::h
   args.spans = requests.spans(), args.on_device = requests.on_device();
   args.scale = scale.value_or(1 / std::sqrt(static_cast<float>(args.q.dim(2))));
   args.logit_cap = logit_cap, args.window = window;
+  for (const auto& [name, value] : {std::pair("scale", args.scale), std::pair("logit_cap", logit_cap)}) {
+    HR_REQUIRE(std::isfinite(value), ErrorCode::kInvalidArgument, call.op(), ": ", name, " is ", value,
+               ", expected a finite number");
+  }
   args.type = static_cast<AttentionType>(type), args.keys = static_cast<PagedAttentionArgs::Keys>(keys);
   args.grouping = grouped ? HeadGrouping::kGrouped : HeadGrouping::kPerHead;
   call.device().type == DeviceType::kCPU ? check_pages(call, args) : check_device_pool(call, args);
@@ -168,12 +172,12 @@ void store_kv(nb::handle k, nb::handle v, nb::handle slots, nb::handle k_cache, 
 
 void add_attention_ops(nb::module_& module) {
   using namespace nb::literals;
-  module.def("paged_attention", paged_attention, "q"_a, "k_cache"_a.none(), "v_cache"_a.none(), "page_table"_a.none(),
-             "spans"_a, "k_new"_a.none(), "v_new"_a.none(), "k_token_scales"_a.none(), "v_token_scales"_a.none(),
-             "out"_a, "lse"_a.none(), "scale"_a.none(), "logit_cap"_a, "window"_a, "type"_a, "keys"_a, "grouped"_a,
-             "k_scale"_a, "v_scale"_a, "max_q_len"_a, "max_kv_len"_a, "strict"_a);
-  module.def("store_kv", store_kv, "k"_a, "v"_a, "slots"_a, "k_cache"_a, "v_cache"_a, "k_token_scales"_a.none(),
-             "v_token_scales"_a.none(), "k_scale"_a, "v_scale"_a);
+  module.def("paged_attention", paged_attention, "q"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(),
+             "page_table"_a.none(), "spans"_a.none(), "k_new"_a.none(), "v_new"_a.none(), "k_token_scales"_a.none(),
+             "v_token_scales"_a.none(), "out"_a.none(), "lse"_a.none(), "scale"_a.none(), "logit_cap"_a, "window"_a,
+             "type"_a, "keys"_a, "grouped"_a, "k_scale"_a, "v_scale"_a, "max_q_len"_a, "max_kv_len"_a, "strict"_a);
+  module.def("store_kv", store_kv, "k"_a.none(), "v"_a.none(), "slots"_a.none(), "k_cache"_a.none(), "v_cache"_a.none(),
+             "k_token_scales"_a.none(), "v_token_scales"_a.none(), "k_scale"_a, "v_scale"_a);
 }
 
 }  // namespace headrace::python

@@ -70,10 +70,11 @@ void gated_delta_rule(nb::handle qkv, nb::handle a, nb::handle b, nb::handle a_l
 
 void add_gdn_ops(nb::module_& module) {
   using namespace nb::literals;
-  module.def("causal_conv1d", causal_conv1d, "x"_a, "weight"_a, "state"_a, "spans"_a.none(), "slots"_a,
-             "snapshots"_a.none(), "out"_a, "max_q_len"_a);
-  module.def("gated_delta_rule", gated_delta_rule, "qkv"_a, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "state"_a,
-             "spans"_a.none(), "slots"_a, "snapshots"_a.none(), "out"_a, "num_k_heads"_a, "max_q_len"_a, "strict"_a);
+  module.def("causal_conv1d", causal_conv1d, "x"_a.none(), "weight"_a.none(), "state"_a.none(), "spans"_a.none(),
+             "slots"_a.none(), "snapshots"_a.none(), "out"_a.none(), "max_q_len"_a);
+  module.def("gated_delta_rule", gated_delta_rule, "qkv"_a.none(), "a"_a.none(), "b"_a.none(), "a_log"_a.none(),
+             "dt_bias"_a.none(), "state"_a.none(), "spans"_a.none(), "slots"_a.none(), "snapshots"_a.none(),
+             "out"_a.none(), "num_k_heads"_a, "max_q_len"_a, "strict"_a);
 }
 
 }  // namespace headrace::python

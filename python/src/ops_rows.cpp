@@ -52,8 +52,10 @@ void rotary_embedding(nb::handle x, nb::handle positions, nb::handle inv_freq, f
 
 void add_row_ops(nb::module_& module) {
   using namespace nb::literals;
-  module.def("rms_norm", rms_norm, "x"_a, "weight"_a, "gate"_a.none(), "out"_a, "rank"_a, "eps"_a, "plus_one"_a);
-  module.def("rotary_embedding", rotary_embedding, "x"_a, "positions"_a, "inv_freq"_a, "magnitude"_a);
+  module.def("rms_norm", rms_norm, "x"_a.none(), "weight"_a.none(), "gate"_a.none(), "out"_a.none(), "rank"_a, "eps"_a,
+             "plus_one"_a);
+  module.def("rotary_embedding", rotary_embedding, "x"_a.none(), "positions"_a.none(), "inv_freq"_a.none(),
+             "magnitude"_a);
 }
 
 }  // namespace headrace::python

@@ -1,5 +1,6 @@
 #include "tensor.h"
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,13 @@ void refuse_gradient(nb::handle object, const Name& name) {
              "torch.no_grad() or torch.inference_mode()");
 }
 
+// "complex64"; "another float8" of those that DLPack numbers.
+std::string name_of(dlpack::DataType type) {
+  constexpr std::array<const char*, 7> kNames = {"int", "uint", "float", "opaque", "bfloat", "complex", "bool"};
+  const std::string lanes = type.lanes == 1 ? "" : str("x", int{type.lanes});
+  return str(type.code < kNames.size() ? kNames[type.code] : "another float", int{type.bits}, lanes);
+}
+
 DType dtype_of(dlpack::DataType type, const Name& name) {
   if (type.lanes == 1) {
     switch (type.code << 8 | type.bits) {
@@ -73,8 +81,7 @@ DType dtype_of(dlpack::DataType type, const Name& name) {
     }
   }
   throw Error(ErrorCode::kInvalidArgument,
-              str(name, ": a dtype of DLPack code ", int{type.code}, " with ", int{type.bits}, " bits and ",
-                  int{type.lanes}, " lanes, expected a float or integer dtype of headrace"));
+              str(name, ": dtype is ", name_of(type), ", expected a float or integer dtype of headrace"));
 }
 
 headrace::Device device_of(dlpack::Device device, const Name& name) {

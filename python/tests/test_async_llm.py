@@ -197,3 +197,12 @@ def test_chat_streams(llm: headrace.LLM) -> None:
         assert await ids_of(stream.chat(messages, params)) == llm.chat(messages, params)[0].outputs[0].token_ids
 
     run(use)
+
+
+def test_parameters_are_checked() -> None:
+    async def use(llm: AsyncLLM) -> None:
+        for wrong in ({"max_tokens": 3}, 5):
+            with pytest.raises(ValueError, match=r"sampling_params is .+, expected SamplingParams"):
+                await anext(llm.generate(PROMPT, wrong))  # type: ignore[arg-type]
+
+    run(use)

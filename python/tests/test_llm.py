@@ -3,10 +3,11 @@
 import math
 import pathlib
 import shutil
+import subprocess
 from typing import Any
 
 import pytest
-from conftest import generated
+from conftest import PROGRAM, generated, python
 
 import headrace
 from headrace import LLM, SamplingParams
@@ -215,6 +216,23 @@ def test_chat_is_the_programs(llm: LLM) -> None:
     assert [len(two), two[0].outputs[0].text] == [2, said["text"]]
 
 
+def test_parts_of_texts_are_joined(llm: LLM) -> None:
+    parts: list[Any] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    by_parts = llm.chat_prompt([{"role": "user", "content": parts}])
+    assert by_parts == llm.chat_prompt([{"role": "user", "content": "a\nb"}])
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(ValueError, match=r"a message has the part {'type': 'image_url'.*, expected {'type': 'text'"):
+        llm.chat_prompt([{"role": "user", "content": [image]}])
+
+
+def test_tools_need_a_template_that_shows_them(llm: LLM) -> None:
+    messages, tools = [{"role": "user", "content": "a"}], [{"type": "function", "function": {"name": "f"}}]
+    with pytest.raises(NotImplementedError, match="tools is given, expected None: the chat template shows none"):
+        llm.chat_prompt(messages, tools=tools)
+    shown = llm.chat_prompt(messages, tools=tools, chat_template="{{ tools[0].function.name }}")
+    assert shown["prompt"] == "f"
+
+
 def test_a_conversation_is_messages(llm: LLM) -> None:
     for wrong in ("hi", ["hi", "ho"], [["hi"]]):
         with pytest.raises(ValueError, match=r"messages is .*, expected a list of {'role': ..., 'content': ...}"):
@@ -237,12 +255,22 @@ def test_texts_and_ids(llm: LLM) -> None:
 
 
 def test_quantised_weights_and_threads() -> None:
-    with LLM(quantize="q8_0", threads=1, max_num_seqs=2, deterministic=True) as small:
+    with LLM(quantize="Q8_0", threads=1, max_num_seqs=2, deterministic=True) as small:
         said = generated("--quantize", "q8_0", "--temperature", "0", "-n", "20", PROMPTS[0])
         assert text_of(small.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=20))) == said["text"]
         assert small.info["max_num_seqs"] == 2
         assert small.info["weights"] == "Q8_0"
         assert repr(small).startswith("<headrace.LLM of ")
+    assert repr(small).endswith(", closed>")
+
+
+def test_a_quantised_file_is_not_quantised_again(tmp_path: pathlib.Path) -> None:
+    file = str(tmp_path / "a.gguf")
+    subprocess.run([PROGRAM, "quantize", "fairy-hybrid", "-o", file, "--to", "q8_0"], check=True, capture_output=True)
+    with pytest.raises(ValueError, match=r"quantize is q4_k_m, expected none: .*a.gguf is quantised already"):
+        LLM(file, quantize="q4_k_m")
+    with LLM(file) as llm:
+        assert llm.info["weights"] == "Q8_0"
 
 
 def test_random_weights_need_a_config_alone(tmp_path: pathlib.Path) -> None:
@@ -298,6 +326,43 @@ def test_a_prompt_is_refused(llm: LLM, prompts: Any, sentence: str) -> None:
         llm.generate(prompts, GREEDY)
 
 
+def test_habits_from_elsewhere_get_a_hint(llm: LLM) -> None:
+    assert len(llm.generate("a", GREEDY, lora_request=None)) == 1
+    with pytest.raises(ValueError, match=r"generate has no argument 'temperature'; SamplingParams\(temperature"):
+        llm.generate("a", temperature=0)
+    with pytest.raises(ValueError, match=r"'prompt_token_ids'; prompts takes token ids, too"):
+        llm.generate(prompt_token_ids=[[1]], prompts=[])
+    with pytest.raises(AttributeError, match=r"LLM has no attribute 'get_tokenizer': encode, decode and chat_prompt"):
+        llm.get_tokenizer()  # type: ignore[operator]
+    assert not hasattr(llm, "nonsense")
+
+
+def test_texts_and_ids_that_are_none_are_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match=r"text is \['a'\], expected a str"):
+        llm.encode(["a"])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="is no Unicode, expected one without surrogates"):
+        llm.generate("a\ud800")
+    with pytest.raises(ValueError, match=r"token_ids has -1, expected 0 to \d+"):
+        llm.decode([-1])
+
+
+def test_a_seed_of_minus_one_is_none() -> None:
+    assert SamplingParams(seed=-1).seed is None
+
+
+def test_kinds_and_diffusion_are_of_their_types() -> None:
+    with pytest.raises(ValueError, match="output_kind is 'delta', expected a RequestOutputKind"):
+        SamplingParams(output_kind="delta")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"diffusion is {'threshold': 0.9}, expected DiffusionParams or None"):
+        SamplingParams(diffusion={"threshold": 0.9})  # type: ignore[arg-type]
+
+
+def test_modules_are_loaded_when_they_are_used() -> None:
+    done = python("import headrace, sys\nassert 'headrace.ops' not in sys.modules\nprint(headrace.ops.SPAN_FIELDS[0])")
+    assert (done.stdout, done.stderr) == ("q_off\n", "")
+    assert {"ops", "integrations"} <= set(dir(headrace))
+
+
 def test_parameters_of_a_batch_are_counted(llm: LLM) -> None:
     with pytest.raises(ValueError, match="sampling_params has 1 entries, expected one for each of 2 prompts"):
         llm.generate(PROMPTS[:2], [GREEDY])
@@ -325,6 +390,9 @@ def test_parameters_of_a_batch_are_counted(llm: LLM) -> None:
         ({"quantize": "q3"}, ValueError, "quantize is 'q3', expected 'q8_0'"),
         ({"max_model_len": 1}, ValueError, "max_model_len is 1, expected 2 or more"),
         ({"max_num_seqs": -1}, ValueError, "max_num_seqs is -1, expected 1 or more"),
+        ({"max_num_seqs": 0}, ValueError, "max_num_seqs is 0, expected 1 or more"),
+        ({"random_weights": True}, ValueError, "random_weights is True, expected their seed, an integer"),
+        ({"enable_lora": True}, ValueError, "LLM has no argument 'enable_lora'; adapter is the directory of a LoRA"),
         ({"page_size": 3}, ValueError, "3"),
         ({"threads": 0}, ValueError, "threads is 0, expected 1 to 1024"),
         ({"strategy": "magic"}, ValueError, "magic"),

@@ -137,6 +137,36 @@ def test_errors_name_the_argument_what_was_expected_and_what_was_found() -> None
         ops.store_kv(rows(1, HEADS, DIM), rows(1, HEADS, DIM), np.array([24]), *pools)
 
 
+def test_numbers_and_what_is_no_tensor_are_refused_by_name() -> None:
+    call = ops.paged_attention
+    assert refused(call, spans=None) == (
+        "paged_attention: spans is a NoneType, expected a tensor (torch, numpy, or anything with __dlpack__)"
+    )
+    assert refused(call, q=[[1.0]]).startswith("paged_attention: q is a list, expected a tensor")
+    assert refused(call, scale="0.1") == "paged_attention: scale is '0.1', expected a number"
+    assert refused(call, window=4.0) == "paged_attention: window is 4.0, expected an integer"
+    assert refused(call, strict="x") == "paged_attention: strict is 'x', expected True or False"
+    assert refused(call, scale=float("nan")) == "paged_attention: scale is nan, expected a finite number"
+    assert "q: dtype is complex64, expected" in refused(call, q=rows(1, 4, DIM).astype(np.complex64))
+    assert refused(ops.key_spans, q_lens=[1.9], ctx_lens=0) == (
+        "key_spans: q_lens is [1.9], expected integers of 32 bits"
+    )
+    assert "ctx_lens is [1099511627777]" in refused(ops.key_spans, q_lens=[1], ctx_lens=[2**40 + 1])
+    assert "ctx_lens is 1099511627777" in refused(ops.key_spans, q_lens=[1], ctx_lens=2**40 + 1)
+    assert "ctx_lens has shape [2], expected [1]" in refused(ops.key_spans, q_lens=[1], ctx_lens=[1, 2])
+    assert ops.key_spans([], 0).shape == (0, 15)
+
+
+def test_what_is_written_shares_no_elements() -> None:
+    out = np.lib.stride_tricks.as_strided(np.empty(DIM, np.float32), (1, 4, DIM), (DIM * 4, 0, 4))
+    assert refused(ops.paged_attention, out=out) == (
+        "paged_attention: out: shape [1, 4, 16] has strides [16, 0, 1], by which elements share memory; expected none "
+        "of those in what is written"
+    )
+    swapped = np.empty((4, 1, DIM), np.float32).transpose(1, 0, 2)  # each element is there once
+    assert ops.paged_attention(**attention_arguments(), out=swapped) is swapped
+
+
 @pytest.mark.parametrize(
     ("column", "value", "sentence"),
     [
@@ -162,6 +192,13 @@ def test_state_slots_are_checked() -> None:
         ops.causal_conv1d(x, weight, state, spans, slots)
     with pytest.raises(headrace.InvalidArgumentError, match="slots has 1 rows, expected one for each of 2 requests"):
         ops.causal_conv1d(x, weight, state, ops.key_spans([1, 1], 0), slots)
+    two, twice, others = ops.key_spans([1, 1], 0), [[-1, 1], [-1, 1]], [[-1, 1], [1, 0]]
+    with pytest.raises(headrace.InvalidArgumentError, match="requests 0 and 1 write state slot 1, expected one of its"):
+        ops.causal_conv1d(x, weight, state, two, np.array(twice, np.int32))
+    with pytest.raises(headrace.InvalidArgumentError, match="request 1 reads state slot 1, which request 0 writes"):
+        ops.causal_conv1d(x, weight, state, two, np.array(others, np.int32))
+    with pytest.raises(headrace.InvalidArgumentError, match="requests 0 and 1 write state slot 1, expected one of its"):
+        ops.causal_conv1d_update(x, weight, state, np.array([1, 1], np.int32))
     snapshots = np.array([[0, 2, 0], [0, 1, 1]], np.int32)
     with pytest.raises(headrace.InvalidArgumentError, match="expected rows sorted by request, then by tokens"):
         ops.causal_conv1d(x, weight, state, spans, np.array([[-1, -1]], np.int32), snapshots=snapshots)
@@ -191,7 +228,7 @@ def test_key_spans_has_the_fields_of_key_span() -> None:
     assert [int(ops.key_spans([1], 0, kind=kind)[0, 7]) for kind in ("causal", "block", "full", "none")] == [0, 1, 2, 4]
     with pytest.raises(headrace.InvalidArgumentError, match="kind is 'casual', expected one of 'causal'"):
         ops.key_spans([1], [0], kind="casual")
-    with pytest.raises(headrace.InvalidArgumentError, match=r"ctx_len has shape \[2\], expected \[1\]"):
+    with pytest.raises(headrace.InvalidArgumentError, match=r"ctx_lens has shape \[2\], expected \[1\]"):
         ops.key_spans([1], [0, 1])
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from headrace import _core
 from headrace.errors import InvalidArgumentError
-from headrace.ops._tensors import empty, empty_like, torch_of
+from headrace.ops._tensors import empty, empty_like, expect_tensor, torch_of, wrong_number
 
 _TYPES = {"decoder": 0, "decoder_bidirectional": 1, "encoder_only": 2}
 _KEYS = {"sequence": 0, "encoder": 1}
@@ -21,6 +21,8 @@ def _new_out(q: Any, v_cache: Any, v_new: Any) -> Any:
     values = v_new if v_cache is None else v_cache
     if values is None:
         raise InvalidArgumentError("paged_attention: neither v_cache nor v_new is given, expected one of them")
+    expect_tensor("paged_attention", "q", q)
+    expect_tensor("paged_attention", "v_cache" if values is v_cache else "v_new", values)
     shape, v_dim = q.shape, values.shape[-1]
     return empty_like(q) if shape[-1] == v_dim else empty(q, (*shape[:-1], v_dim))
 
@@ -105,30 +107,36 @@ def paged_attention(
     lse = empty(q, tuple(q.shape[:-1]), "float32") if return_lse else None
     k_factor, v_factor, k_token_scales, v_token_scales = _scales(k_scale, v_scale)
     run = _core.paged_attention if torch is None else torch.kernel("paged_attention", q)
-    run(
-        q,
-        k_cache,
-        v_cache,
-        page_table,
-        spans,
-        k_new,
-        v_new,
-        k_token_scales,
-        v_token_scales,
-        out,
-        lse,
-        scale,
-        logit_cap,
-        _NO_WINDOW if window is None else window,
-        _TYPES[type],
-        _KEYS[keys],
-        grouped,
-        k_factor,
-        v_factor,
-        max_q_len or 0,
-        max_kv_len or 0,
-        strict,
-    )
+    try:
+        run(
+            q,
+            k_cache,
+            v_cache,
+            page_table,
+            spans,
+            k_new,
+            v_new,
+            k_token_scales,
+            v_token_scales,
+            out,
+            lse,
+            scale,
+            logit_cap,
+            _NO_WINDOW if window is None else window,
+            _TYPES[type],
+            _KEYS[keys],
+            grouped,
+            k_factor,
+            v_factor,
+            max_q_len or 0,
+            max_kv_len or 0,
+            strict,
+        )
+    except TypeError as error:
+        numbers = {"scale": (scale, float), "logit_cap": (logit_cap, float), "window": (window, int)}
+        bounds = {"max_q_len": (max_q_len, int), "max_kv_len": (max_kv_len, int)}
+        flags = {"grouped": (grouped, bool), "strict": (strict, bool)}
+        raise wrong_number("paged_attention", error, **numbers, **bounds, **flags) from None
     return (out, lse) if return_lse else out
 
 

@@ -4,10 +4,12 @@ from typing import Any
 
 from headrace import _core
 from headrace.errors import InvalidArgumentError
-from headrace.ops._tensors import empty, empty_like, torch_of
+from headrace.ops._tensors import empty, empty_like, expect_tensor, torch_of, wrong_number
 
 
 def _new_out(qkv: Any, state: Any) -> Any:
+    expect_tensor("gated_delta_rule", "qkv", qkv)
+    expect_tensor("gated_delta_rule", "state", state)
     if state.ndim != 4:
         raise InvalidArgumentError(f"gated_delta_rule: state: shape is {list(state.shape)}, expected 4 dimensions")
     return empty(qkv, (qkv.shape[0], state.shape[1], state.shape[2]))
@@ -48,9 +50,13 @@ def causal_conv1d(
     """
     torch = torch_of(x)
     if out is None:
+        expect_tensor("causal_conv1d", "x", x)
         out = empty_like(x)
     run = _core.causal_conv1d if torch is None else torch.kernel("causal_conv1d", x)
-    run(x, weight, state, spans, slots, snapshots, out, max_q_len or 0)
+    try:
+        run(x, weight, state, spans, slots, snapshots, out, max_q_len or 0)
+    except TypeError as error:
+        raise wrong_number("causal_conv1d", error, max_q_len=(max_q_len, int)) from None
     return out
 
 
@@ -67,6 +73,7 @@ def causal_conv1d_update(x: Any, weight: Any, state: Any, slots: Any, *, out: An
     """
     torch = torch_of(x)
     if out is None:
+        expect_tensor("causal_conv1d_update", "x", x)
         out = empty_like(x)
     spans, pairs = (None, slots) if torch is None else torch.one_token_each(x, slots)
     run = _core.causal_conv1d if torch is None else torch.kernel("causal_conv1d", x)
@@ -123,21 +130,25 @@ def gated_delta_rule(
     if out is None:
         out = _new_out(qkv, state)
     run = _core.gated_delta_rule if torch is None else torch.kernel("gated_delta_rule", qkv)
-    run(
-        qkv,
-        a,
-        b,
-        a_log,
-        dt_bias,
-        state,
-        spans,
-        slots,
-        snapshots,
-        out,
-        num_k_heads,
-        max_q_len or 0,
-        strict,
-    )
+    try:
+        run(
+            qkv,
+            a,
+            b,
+            a_log,
+            dt_bias,
+            state,
+            spans,
+            slots,
+            snapshots,
+            out,
+            num_k_heads,
+            max_q_len or 0,
+            strict,
+        )
+    except TypeError as error:
+        numbers = {"num_k_heads": (num_k_heads, int), "max_q_len": (max_q_len, int), "strict": (strict, bool)}
+        raise wrong_number("gated_delta_rule", error, **numbers) from None
     return out
 
 
@@ -163,5 +174,8 @@ def gated_delta_rule_update(
         out = _new_out(qkv, state)
     spans, pairs = (None, slots) if torch is None else torch.one_token_each(qkv, slots)
     run = _core.gated_delta_rule if torch is None else torch.kernel("gated_delta_rule", qkv)
-    run(qkv, a, b, a_log, dt_bias, state, spans, pairs, None, out, num_k_heads, 1, False)
+    try:
+        run(qkv, a, b, a_log, dt_bias, state, spans, pairs, None, out, num_k_heads, 1, False)
+    except TypeError as error:
+        raise wrong_number("gated_delta_rule_update", error, num_k_heads=(num_k_heads, int)) from None
     return out

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace import _core
-from headrace.ops._tensors import empty_like, torch_of
+from headrace.ops._tensors import empty_like, expect_tensor, torch_of, wrong_number
 
 
 def rms_norm(
@@ -30,9 +30,13 @@ def rms_norm(
     """
     torch = torch_of(x)
     if out is None:
+        expect_tensor("rms_norm", "x", x)
         out = empty_like(x)
     run = _core.rms_norm if torch is None else torch.kernel("rms_norm", x)
-    run(x, weight, gate, out, x.ndim, eps, plus_one)
+    try:
+        run(x, weight, gate, out, x.ndim, eps, plus_one)
+    except TypeError as error:
+        raise wrong_number("rms_norm", error, eps=(eps, float), plus_one=(plus_one, bool)) from None
     return out
 
 
@@ -52,5 +56,8 @@ def rotary_embedding(x: Any, positions: Any, inv_freq: Any, *, magnitude: float 
     """
     torch = torch_of(x)
     run = _core.rotary_embedding if torch is None else torch.kernel("rotary_embedding", x)
-    run(x, positions, inv_freq, magnitude)
+    try:
+        run(x, positions, inv_freq, magnitude)
+    except TypeError as error:
+        raise wrong_number("rotary_embedding", error, magnitude=(magnitude, float)) from None
     return x

@@ -86,7 +86,7 @@ def key_spans(
     Raises `InvalidArgumentError` for an unknown kind or window_from, or a q_lens that is no list or tensor [requests].
     """
     torch = torch_of(q_lens)
-    lens = importlib.import_module("numpy").asarray(q_lens) if torch is None else q_lens
+    lens = _array("q_lens", q_lens) if torch is None else _tensor("q_lens", q_lens, torch, q_lens)
     if lens.ndim != 1:
         raise InvalidArgumentError(f"key_spans: q_lens has shape {list(lens.shape)}, expected [num_requests]")
     begin, end = (0, 0) if hole is None else hole
@@ -111,6 +111,44 @@ def key_spans(
     return _joined(lens, columns)
 
 
+# Arguments that are not called as their columns.
+_ARGUMENTS = {
+    "ctx_len": "ctx_lens",
+    "hole_begin": "hole[0]",
+    "hole_end": "hole[1]",
+    "prompt_len": "prompt_lens",
+    "padded_prompt_len": "padded_prompt_lens",
+    "page_row": "page_rows",
+    "encoder_len": "encoder_lens",
+    "encoder_page_row": "encoder_page_rows",
+}
+
+
+_MOST = 2**31 - 1
+
+
+def _not_integers(name: str, value: Any) -> InvalidArgumentError:
+    return InvalidArgumentError(f"key_spans: {name} is {value!r}, expected integers of 32 bits")
+
+
+def _array(name: str, value: Any) -> Any:
+    """Returns a list or an array as numpy's. Refuses what is no integer of 32 bits."""
+    array = importlib.import_module("numpy").asarray(value)
+    if array.size == 0:
+        return array.astype("int32")
+    if array.dtype.kind not in "iu" or array.min() < -_MOST - 1 or array.max() > _MOST:
+        raise _not_integers(name, value)
+    return array
+
+
+def _tensor(name: str, value: Any, torch: Any, like: Any) -> Any:
+    """Returns `value` as a tensor of torch. Values are not looked at."""
+    tensor = torch.as_tensor(value, like)
+    if not torch.is_integer(tensor) and tensor.numel() > 0:
+        raise _not_integers(name, value)
+    return tensor
+
+
 def _numbers(lens: Any) -> Any:
     """Returns 0 to num_requests - 1."""
     torch = torch_of(lens)
@@ -123,18 +161,17 @@ def _joined(lens: Any, columns: dict[str, Any]) -> Any:
     """Returns a tensor of the library of `lens` with these columns, each an integer, a tensor or a list."""
     torch, num = torch_of(lens), lens.shape[0]
     shape = (num, len(columns))
-    if torch is None:
-        numpy = importlib.import_module("numpy")
-        spans = numpy.zeros(shape, "int32")
-    else:
-        spans = torch.zeros(lens, shape)
+    spans = importlib.import_module("numpy").zeros(shape, "int32") if torch is None else torch.zeros(lens, shape)
     for i, (name, value) in enumerate(columns.items()):
-        if isinstance(value, int):
+        argument = _ARGUMENTS.get(name, name)
+        if type(value) is int:
+            if not -_MOST - 1 <= value <= _MOST:
+                raise _not_integers(argument, value)
             if value != 0:
                 spans[:, i] = value
             continue
-        column = numpy.asarray(value) if torch is None else torch.as_tensor(value, lens)
+        column = _array(argument, value) if torch is None else _tensor(argument, value, torch, lens)
         if tuple(column.shape) not in ((), (num,)):
-            raise InvalidArgumentError(f"key_spans: {name} has shape {list(column.shape)}, expected [{num}]")
+            raise InvalidArgumentError(f"key_spans: {argument} has shape {list(column.shape)}, expected [{num}]")
         spans[:, i] = column
     return spans

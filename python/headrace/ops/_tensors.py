@@ -46,3 +46,22 @@ def empty_like(x: Any) -> Any:
     if torch is not None:
         return torch.empty_like(x)
     return empty(x, tuple(x.shape))
+
+
+def wrong_number(op: str, error: TypeError, **given: tuple[Any, type]) -> Exception:
+    """Returns what to raise for an `error` of the compiled part: it says which of `given`, (value, kind), is no int,
+    float or bool as it should be. None is right, as a value that is not given."""
+    for name, (value, kind) in given.items():
+        right = (int, float) if kind is float else kind
+        if value is not None and (not isinstance(value, right) or (isinstance(value, bool) and kind is not bool)):
+            wanted = {int: "an integer", float: "a number", bool: "True or False"}[kind]
+            return InvalidArgumentError(f"{op}: {name} is {value!r}, expected {wanted}")
+    return error
+
+
+def expect_tensor(op: str, name: str, x: Any) -> None:
+    """Refuses what has no shape."""
+    if not hasattr(x, "shape"):
+        raise InvalidArgumentError(
+            f"{op}: {name} is a {type(x).__name__}, expected a tensor (torch, numpy, or anything with __dlpack__)"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor, empty_like
 from headrace import _core
 from headrace.errors import InvalidArgumentError
 
-__all__ = ["Tensor", "arange", "as_tensor", "empty", "empty_like", "kernel", "one_token_each", "zeros"]
+__all__ = ["Tensor", "arange", "as_tensor", "empty", "empty_like", "is_integer", "kernel", "one_token_each", "zeros"]
 
 # Of each op the schema; arguments are those of _core, in this order. (a!): written.
 _SCHEMAS = {
@@ -98,6 +98,11 @@ def arange(like: Tensor, count: int) -> Tensor:
 def as_tensor(value: Any, like: Tensor) -> Tensor:
     """Returns `value`, a tensor or a list, on the device of `like`."""
     return value if isinstance(value, Tensor) else torch.as_tensor(value, device=like.device)
+
+
+def is_integer(x: Tensor) -> bool:
+    """Returns True for dtypes of whole numbers."""
+    return not (x.is_floating_point() or x.is_complex() or x.dtype is torch.bool)
 
 
 def one_token_each(x: Tensor, slots: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -158,6 +158,15 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
       {.progress = options.progress, .threads = options.context.threads, .guard = options.guard, .log = options.log});
 }
 
+void refuse_blocks(const Checkpoint& checkpoint, QuantPreset preset) {
+  for (const std::string& name : checkpoint.names()) {
+    const StoredTensor& stored = checkpoint.stored(name);
+    HR_REQUIRE(!stored.format, ErrorCode::kInvalidArgument, "quantize is ", name_of(preset), ", expected none: ",
+               *stored.file, " is quantised already, its tensor '", printable(name), "' is ",
+               layout_of(*stored.format).name);
+  }
+}
+
 // Weights of blocks cannot be reordered row by row when a layer is made. An adapter names the grouped tensors.
 void quantize_weights(QuantPreset preset, Checkpoint& checkpoint, ModelConfig& config) {
   const bool is_grouped = config.gdn.layout == GatedDeltaNetConfig::Layout::kGrouped;
@@ -181,6 +190,7 @@ std::unique_ptr<Model> load(const ModelDescription& model, const ModelOptions& o
       .op = options.context,
       .dtype = options.dtype ? *options.dtype : computed_dtype(model.config, config, checkpoint, options),
       .runtime = options.runtime != nullptr ? options.runtime : &cpu_runtime()};
+  if (options.quantize && !checkpoint.is_random()) refuse_blocks(checkpoint, *options.quantize);
   checkpoint.rename(config.names);
   if (options.adapter) checkpoint.attach(LoraAdapter::open(*options.adapter, options.guard), options.context.threads);
   if (options.quantize) quantize_weights(*options.quantize, checkpoint, config);
