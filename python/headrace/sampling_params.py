@@ -123,7 +123,7 @@ class SamplingParams:
     stop_token_ids: Sequence[int] | None = None
     """Tokens that end the output, besides the model's."""
     ignore_eos: bool = False
-    """Go on behind the model's end tokens."""
+    """Do not end at the model's end tokens."""
     ban_end_tokens: bool = False
     """Never choose one of the model's end tokens."""
     max_tokens: int | None = 256

@@ -93,7 +93,7 @@ check "adapter of another model" 3 "$(status "$headrace" generate -p x --adapter
 if [[ ! -e /dev/nvidiactl ]]; then
   check "no device" 6 "$(status "$headrace" generate -p x --device cuda)"
   # A build with the CUDA part looks for a driver, unless one of the libraries that this part needs is missing.
-  why='the CUDA part of headrace is not here: no libheadrace_cuda.so beside the program, in ../lib or where the loader looks \(script/build cuda makes it\)'
+  why='the CUDA part of headrace is not here: no libheadrace_cuda.so beside the program, in ../lib or where the loader looks \(script/build cuda makes it, or pip with -C cmake.define.HEADRACE_CUDA=ON\)'
   [[ ! -e "$(dirname "$headrace")/libheadrace_cuda.so" ]] ||
     why='the CUDA part of headrace could not be loaded: .+|no NVIDIA driver is installed|the NVIDIA driver is too old: .+|no device can be used: .+'
   no_device=$(message "$headrace" generate -p x --device cuda)

@@ -242,6 +242,16 @@ TEST(GgufModelFile, AValueThatIsNoNumberIsRefusedWithItsTensor) {
   }
 }
 
+TEST(GgufModelFile, WhatIsQuantisedIsNotQuantisedAtLoad) {
+  const TempDir dir;
+  make_model(dir, "qwen3");
+  const std::filesystem::path file = written(dir, QuantPreset::kQ8_0);
+  const auto refusal = refusal_of([&] { load_model(read_description(file), {.quantize = QuantPreset::kQ4_K_M}); });
+  EXPECT_EQ(refusal.code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(refusal.sentence.find("quantize is q4_k_m, expected none: "), std::string::npos) << refusal.sentence;
+  EXPECT_NE(refusal.sentence.find(" is quantised already, its tensor '"), std::string::npos) << refusal.sentence;
+}
+
 TEST(GgufModelFile, RowsThatABlockDoesNotDivideAreSaid) {
   const TempDir dir;
   make_model(dir, "qwen3");  // rows of 32 and 64

@@ -31,7 +31,8 @@ void* open_library() {
     if (reason.empty() && !is_of_no_file(failure)) reason = failure;
   }
   HR_REQUIRE(!reason.empty(), ErrorCode::kNoDevice, "cuda: the CUDA part of headrace is not here: no ", kLibrary,
-             " beside the program, in ../lib or where the loader looks (script/build cuda makes it)");
+             " beside the program, in ../lib or where the loader looks (script/build cuda makes it, "
+             "or pip with -C cmake.define.HEADRACE_CUDA=ON)");
   throw Error(ErrorCode::kNoDevice, str("cuda: the CUDA part of headrace could not be loaded: ", reason));
 }
 
