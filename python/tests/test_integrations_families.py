@@ -192,6 +192,18 @@ def test_models_without_such_attention_are_refused(name: str, tmp_path: Path) ->
         model.from_pretrained(tmp_path, attn_implementation="headrace")
 
 
+@pytest.mark.parametrize("family", ["Phimoe", "Qwen2Moe"])
+@torch.no_grad()
+def test_windows_that_only_the_mask_knows_are_refused(family: str) -> None:
+    sizes = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    model = f"{family}ForCausalLM"
+    ours, peer = pair(config_of(f"{family}Config", sizes), model)
+    assert_close(ours(tokens(2, 21)).logits, peer(tokens(2, 21)).logits)
+    window = {"sliding_window": 6, "use_sliding_window": True, "layer_types": ["sliding_attention"] * 4}
+    with pytest.raises(UnsupportedError, match=f"{model}: sliding windows of models that do not pass them"):
+        model_of(config_of(f"{family}Config", {**sizes, **window}), model, "headrace")
+
+
 def test_disable_takes_back_the_refusal_of_models() -> None:
     enabled = transformers.PreTrainedModel.set_attn_implementation
     integrations.disable()
