@@ -1,6 +1,5 @@
 """attn_implementation="headrace" beside transformers' own attention, on tiny random models."""
 
-import copy
 from collections.abc import Iterator
 
 import pytest
@@ -10,28 +9,8 @@ transformers = pytest.importorskip("transformers")
 
 import headrace.integrations as integrations  # noqa: E402
 from headrace.errors import InvalidArgumentError, UnsupportedError  # noqa: E402
+from tiny_models import GDN, assert_close, config_of, pair, tokens  # noqa: E402
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
-GDN = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-    "linear_conv_kernel_dim": 4,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 FAMILIES = {
     "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {}),
@@ -70,22 +49,7 @@ def enabled() -> Iterator[None]:
 def models(family: str) -> tuple[object, object]:
     """The same random model twice: by headrace, and by transformers' "eager" attention."""
     config_name, model_name, sizes = FAMILIES[family]
-    config = getattr(transformers, config_name)(**{**SIZES, **sizes})
-    torch.manual_seed(5)
-    config._attn_implementation = "headrace"
-    ours = getattr(transformers, model_name)(config).eval()
-    for parameter in ours.parameters():
-        torch.nn.init.normal_(parameter, std=0.12 if parameter.ndim > 1 else 0.5)
-    peer_config = copy.deepcopy(config)
-    peer_config._attn_implementation = "eager"
-    peer = getattr(transformers, model_name)(peer_config).eval()
-    peer.load_state_dict(ours.state_dict())
-    assert ours.config._attn_implementation == "headrace"
-    return ours, peer
-
-
-def tokens(batch: int, length: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(2, 96, (batch, length), generator=torch.Generator().manual_seed(seed))
+    return pair(config_of(config_name, sizes), model_name)
 
 
 def padded(lengths: list[int], side: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,10 +59,6 @@ def padded(lengths: list[int], side: str) -> tuple[torch.Tensor, torch.Tensor]:
     count = torch.tensor(lengths)[:, None]
     mask = place >= most - count if side == "left" else place < count
     return torch.where(mask, ids, 0), mask.long()
-
-
-def assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
-    torch.testing.assert_close(got, want, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

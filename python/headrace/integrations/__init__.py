@@ -5,7 +5,8 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="headrace")
 
 Attention runs over a paged pool, `HeadraceCache`, which such a model gets by default. The Gated DeltaNet layers of
-Qwen3-Next and Qwen3.5 run by headrace's kernels too. Other caches are refused in a sentence, and so is training.
+Qwen3-Next and Qwen3.5 run by headrace's kernels too. Models, masks and caches that are not built are refused in a
+sentence, and so is training.
 """
 
 import functools
@@ -16,10 +17,11 @@ from typing import Any
 from headrace.integrations._attention import headrace_attention
 from headrace.integrations._cache import HeadraceCache
 from headrace.integrations._gated_delta_net import gated_delta_net_forward
+from headrace.integrations._masks import padding_mask
+from headrace.integrations._models import NAME, checked
 
 __all__ = ["HeadraceCache", "disable", "enable", "headrace_attention"]
 
-NAME = "headrace"
 _GATED_DELTA_NETS = {
     "transformers.models.qwen3_next.modeling_qwen3_next": "Qwen3NextGatedDeltaNet",
     "transformers.models.qwen3_5.modeling_qwen3_5": "Qwen3_5GatedDeltaNet",
@@ -37,7 +39,9 @@ def enable() -> None:
     masking = importlib.import_module("transformers.masking_utils")
     modeling = importlib.import_module("transformers.modeling_utils")
     modeling.ALL_ATTENTION_FUNCTIONS.register(NAME, headrace_attention)
-    masking.ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, masking.flash_attention_mask)
+    masking.ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, padding_mask)
+    for method in ("get_correct_attn_implementation", "set_attn_implementation"):
+        _replace(modeling.PreTrainedModel, method, checked(getattr(modeling.PreTrainedModel, method)))
     _make_default_cache(importlib.import_module("transformers.cache_utils").DynamicCache)
     for module, name in _GATED_DELTA_NETS.items():
         try:

@@ -6,11 +6,15 @@ import torch
 
 from headrace import ops
 from headrace.errors import InvalidArgumentError, UnsupportedError
+from headrace.integrations._cache import PagedLayer, layer_of
 from headrace.integrations._steps import Rows, rows_of
 
 _NOT_BUILT = {
-    "position_bias": "a bias of positions",
+    "position_bias": "biases of positions",
     "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "indices": "choices of keys",
+    "block_indices": "choices of keys",
     "cu_seq_lens_q": "packed sequences",
 }
 
@@ -48,9 +52,15 @@ def headrace_attention(
     ...] as `HeadraceCache` or no cache returns them; attention_mask: None, or of padding [batch, tokens].
 
     Returns [batch, q_len, heads, head_dim], zeros in rows of padding, and None."""
+    layer = layer_of(key, value)
     _refuse(dropout, kwargs)
     batch, heads, q_len, _ = query.shape
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if layer is None and key.shape[2] != q_len:
+        raise InvalidArgumentError(
+            f"headrace: {q_len} queries came with {key.shape[2]} keys of another cache, expected "
+            "headrace.integrations.HeadraceCache(model.config)"
+        )
     rows = rows_of(batch, q_len, attention_mask, query.device)
     options = {
         "k_new": rows.packed(_by_token(key)),
@@ -61,18 +71,12 @@ def headrace_attention(
         "type": "decoder" if causal else "decoder_bidirectional",
         "max_q_len": q_len,
     }
-    result = rows.padded(_attend(rows.packed(_by_token(query)), key, rows, options))
+    result = rows.padded(_attend(rows.packed(_by_token(query)), layer, rows, options))
     return result.view(batch, q_len, heads, value.shape[3]), None
 
 
-def _attend(q: torch.Tensor, key: torch.Tensor, rows: Rows, options: dict[str, Any]) -> torch.Tensor:
-    layer = getattr(key, "headrace_layer", None)
+def _attend(q: torch.Tensor, layer: PagedLayer | None, rows: Rows, options: dict[str, Any]) -> torch.Tensor:
     if layer is None:
-        if key.shape[2] != rows.q_len:
-            raise InvalidArgumentError(
-                f"headrace: {rows.q_len} queries came with {key.shape[2]} keys of another cache, expected "
-                "headrace.integrations.HeadraceCache(model.config)"
-            )
         spans = rows.spans([0] * rows.batch)
         return ops.paged_attention(q, None, None, None, spans, max_kv_len=rows.q_len, **options)
     step = layer.pool_of(rows)

@@ -8,6 +8,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCach
 from headrace.errors import InvalidArgumentError, UnsupportedError
 from headrace.integrations._steps import PAGE_SIZE, PageTable, Rows, Step
 
+_GATED_DELTA_NETS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""Model types whose "linear_attention" is headrace's."""
+
 
 class PagedLayer(CacheLayerMixin):
     """Keys and values of a layer in pages, [pages, kv_heads, PAGE_SIZE, head_dim]."""
@@ -15,9 +18,9 @@ class PagedLayer(CacheLayerMixin):
     is_sliding = False
     is_compileable = False
 
-    def __init__(self, table: PageTable) -> None:
+    def __init__(self, table: PageTable, index: int) -> None:
         super().__init__()
-        self.table = table
+        self.table, self.index = table, index
         self.seen = 0
         """Columns of the padded batch."""
 
@@ -31,13 +34,18 @@ class PagedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the new keys and values; headrace's attention stores them, and finds this layer by the keys."""
+        """Returns the new keys and values; headrace's attention stores them, and finds this layer by `layer_of`.
+
+        Raises UnsupportedError if the layer before this one ran its attention on other keys."""
+        if self.table.updated is not None:
+            raise _changed(self.table.updated)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.seen += key_states.shape[2]
-        marked = key_states.view_as(key_states)
-        marked.headrace_layer = self
-        return marked, value_states
+        keys, values = key_states.view_as(key_states), value_states.view_as(value_states)
+        keys.headrace_layer = values.headrace_layer = self
+        self.table.updated = self.index
+        return keys, values
 
     def pool_of(self, rows: Rows) -> Step:
         """Makes room for the new tokens in the pool; returns where they belong."""
@@ -76,6 +84,25 @@ class PagedLayer(CacheLayerMixin):
         if self.is_initialized:
             index = torch.tensor(source, device=self.device)
             self.keys, self.values = self.keys[index], self.values[index]
+
+
+def layer_of(key: torch.Tensor, value: torch.Tensor) -> PagedLayer | None:
+    """Returns the layer whose `update` returned these very tensors; None: they came from no HeadraceCache.
+
+    Raises UnsupportedError if only one of the two is of the layer."""
+    layer, of_value = getattr(key, "headrace_layer", None), getattr(value, "headrace_layer", None)
+    if layer is not of_value:
+        raise _changed((layer or of_value).index)
+    if layer is not None:
+        layer.table.updated = None
+    return layer
+
+
+def _changed(layer: int) -> UnsupportedError:
+    return UnsupportedError(
+        f"headrace: layer {layer} changes its keys or values behind the cache, expected attention over those that "
+        'HeadraceCache.update returned; use attn_implementation="sdpa", or use_cache=False'
+    )
 
 
 class StateLayer(LinearAttentionCacheLayerMixin):
@@ -136,8 +163,18 @@ class HeadraceCache(Cache):
         text = config.get_text_config(decoder=True)
         self.table = PageTable()
         kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
-        layers = [StateLayer() if kind == "linear_attention" else PagedLayer(self.table) for kind in kinds]
-        super().__init__(layers=layers)
+        super().__init__(layers=[self._layer(text.model_type, index, kind) for index, kind in enumerate(kinds)])
+
+    def _layer(self, model_type: str, index: int, kind: str) -> Any:
+        if kind in ("full_attention", "sliding_attention"):
+            return PagedLayer(self.table, index)
+        if kind == "linear_attention" and model_type in _GATED_DELTA_NETS:
+            return StateLayer()
+        raise UnsupportedError(
+            f'headrace: layer {index} of {model_type} is "{kind}", which HeadraceCache does not hold, expected '
+            '"full_attention", "sliding_attention" or Qwen3-Next\'s or Qwen3.5\'s "linear_attention"; use '
+            'attn_implementation="sdpa", or use_cache=False'
+        )
 
     @property
     def is_compileable(self) -> bool:

@@ -7,7 +7,7 @@ import torch
 from headrace import ops
 from headrace.errors import UnsupportedError
 from headrace.integrations._cache import StateLayer, require_headrace_cache
-from headrace.integrations._steps import Rows, rows_of
+from headrace.integrations._steps import Rows, require_batch, rows_of
 
 
 def _projected(layer: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -29,6 +29,7 @@ def _states(layer: Any, state: StateLayer | None, x: torch.Tensor) -> tuple[torc
         return x.new_zeros((1, *conv[1:])), x.new_zeros((1, *recurrent[1:]), dtype=torch.float32), slots
     if not state.is_initialized:
         state.lazy_initialization(x.new_zeros(conv), x.new_zeros(recurrent, dtype=torch.float32))
+    require_batch(state.conv.shape[0], batch)
     slots = torch.arange(batch, dtype=torch.int32, device=x.device)[:, None].expand(batch, 2).contiguous()
     return state.conv, state.recurrent, slots
 

@@ -60,6 +60,12 @@ def rows_of(batch: int, q_len: int, mask: torch.Tensor | None, device: torch.dev
     return Rows(batch, q_len, count.tolist(), None if full else index.to(device), device)
 
 
+def require_batch(held: int, batch: int) -> None:
+    """Raises InvalidArgumentError unless a cache of `held` sequences meets a batch of as many."""
+    if held != batch:
+        raise InvalidArgumentError(f"headrace: the cache holds {held} sequences, and the batch has {batch}")
+
+
 @dataclasses.dataclass
 class Step:
     """The keys of a forward pass in the pool."""
@@ -82,6 +88,8 @@ class PageTable:
         self.pages: list[list[int]] = []
         self.num_pages = 0
         self.step: Step | None = None
+        self.updated: int | None = None
+        """The layer that got keys over which no attention ran yet."""
 
     def begin_step(self, rows: Rows, end: int) -> Step:
         """Returns the step that ends at column `end`, and makes room for its tokens unless another layer did."""
@@ -89,10 +97,7 @@ class PageTable:
             return self.step
         if not self.lens:
             self.lens, self.pages = [0] * rows.batch, [[] for _ in range(rows.batch)]
-        if len(self.lens) != rows.batch:
-            raise InvalidArgumentError(
-                f"headrace: the cache holds {len(self.lens)} sequences, and the batch has {rows.batch}"
-            )
+        require_batch(len(self.lens), rows.batch)
         spans = rows.spans(self.lens)
         slots = torch.cat([self._append(i, count) for i, count in enumerate(rows.count)])
         self.step = Step(
