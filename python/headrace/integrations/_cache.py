@@ -90,9 +90,10 @@ def layer_of(key: torch.Tensor, value: torch.Tensor) -> PagedLayer | None:
     """Returns the layer whose `update` returned these very tensors; None: they came from no HeadraceCache.
 
     Raises UnsupportedError if only one of the two is of the layer."""
-    layer, of_value = getattr(key, "headrace_layer", None), getattr(value, "headrace_layer", None)
+    layer: PagedLayer | None = getattr(key, "headrace_layer", None)
+    of_value: PagedLayer | None = getattr(value, "headrace_layer", None)
     if layer is not of_value:
-        raise _changed((layer or of_value).index)
+        raise _changed(next(one.index for one in (layer, of_value) if one is not None))
     if layer is not None:
         layer.table.updated = None
     return layer

@@ -19,7 +19,7 @@ def refuse_model(model: Any) -> None:
         what = "models that do not use transformers' attention interface"
     elif not (model._supports_sdpa or model._supports_flash_attn):
         what = 'models for which transformers supports neither "sdpa" nor flash attention'
-    elif _hides_its_window(type(model)) and getattr(model.config.get_text_config(), "sliding_window", None):
+    elif _hides_its_window(type(model).__module__) and getattr(model.config.get_text_config(), "sliding_window", None):
         what = "sliding windows of models that do not pass them to attention"
     else:
         return
@@ -30,10 +30,13 @@ def refuse_model(model: Any) -> None:
 
 
 @functools.cache
-def _hides_its_window(model: type) -> bool:
-    """Returns True if layers in the model's source leave a window to their mask, which headrace's attention lacks."""
-    module = sys.modules.get(model.__module__)
-    source = "" if module is None else inspect.getsource(module)
+def _hides_its_window(module: str) -> bool:
+    """Returns True if layers in a model's module leave a window to their mask, which headrace's attention lacks.
+    False where there is no source."""
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (KeyError, OSError, TypeError):
+        return False
     calls_attention = "ALL_ATTENTION_FUNCTIONS.get_interface(" in source
     return calls_attention and "create_sliding_window_causal_mask" in source and "sliding_window=" not in source
 
