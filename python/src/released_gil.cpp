@@ -49,7 +49,8 @@ ReleasedGil::ReleasedGil() {
   if (!is_too_late) ++calls().num_running;
   lock.unlock();
   released_.emplace();
-  while (is_too_late) pause();
+  if (!is_too_late) return;
+  for (;;) pause();
 }
 
 ReleasedGil::~ReleasedGil() {

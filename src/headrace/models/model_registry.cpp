@@ -161,8 +161,8 @@ Checkpoint checkpoint_of(const ModelDescription& model, const ModelOptions& opti
 void refuse_blocks(const Checkpoint& checkpoint, QuantPreset preset) {
   for (const std::string& name : checkpoint.names()) {
     const StoredTensor& stored = checkpoint.stored(name);
-    HR_REQUIRE(!stored.format, ErrorCode::kInvalidArgument, "quantize is ", name_of(preset), ", expected none: ",
-               *stored.file, " is quantised already, its tensor '", printable(name), "' is ",
+    HR_REQUIRE(!stored.format, ErrorCode::kInvalidArgument, "quantize is ", name_of(preset),
+               ", expected none: ", *stored.file, " is quantised already, its tensor '", printable(name), "' is ",
                layout_of(*stored.format).name);
   }
 }
