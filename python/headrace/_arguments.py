@@ -37,3 +37,26 @@ def refuse_unknown(
         else:
             advice = f"expected some of {', '.join(sorted(known))}"
         raise InvalidArgumentError(f"{owner} has no argument '{name}'; {advice}")
+
+
+# vLLM's arguments of generate that headrace does not have, with values that change nothing, and what to use for others.
+_NEUTRAL_IN_GENERATE: dict[str, tuple[Any, ...]] = {
+    "lora_request": (None,),
+    "priority": (None, 0),
+    "tokenization_kwargs": (None,),
+    "trace_headers": (None,),
+}
+_INSTEAD_IN_GENERATE = {
+    **{
+        name: f"SamplingParams({name}=...) has it"
+        for name in ("max_tokens", "n", "seed", "stop", "temperature", "top_p")
+    },
+    "prompt_token_ids": "prompts takes token ids, too",
+}
+
+
+def refuse_in_generate(given: Mapping[str, Any]) -> None:
+    """Raises UnsupportedError or InvalidArgumentError for arguments that generate does not have, unless they change
+    nothing."""
+    kept = drop_neutral("generate", given, _NEUTRAL_IN_GENERATE)
+    refuse_unknown("generate", kept, ("prompts", "sampling_params", "use_tqdm", "request_id"), _INSTEAD_IN_GENERATE)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self
 
 from headrace import _core
+from headrace._arguments import refuse_in_generate
 from headrace._loaded import LoadedModel
 from headrace._prompts import PromptType, one_prompt
 from headrace._results import Result
@@ -66,10 +67,12 @@ class AsyncLLM(LoadedModel):
         prompt: PromptType,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
+        **others: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Completes a prompt; yields the output so far whenever there is more (SamplingParams.output_kind).
 
-        Leaving the loop over it, closing it or cancelling its task aborts the request."""
+        Leaving the loop over it, closing it or cancelling its task aborts the request. `others`: as of LLM.generate."""
+        refuse_in_generate(others)
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise InvalidArgumentError(f"sampling_params is {params!r}, expected SamplingParams")

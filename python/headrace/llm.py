@@ -5,28 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace import _core
-from headrace._arguments import drop_neutral, refuse_unknown
+from headrace._arguments import refuse_in_generate
 from headrace._loaded import LoadedModel
 from headrace._prompts import PromptType, all_prompts
 from headrace._results import Result
 from headrace.errors import InvalidArgumentError
 from headrace.outputs import RequestOutputs
 from headrace.sampling_params import SamplingParams
-
-_ARGUMENTS = ("prompts", "sampling_params", "use_tqdm")
-# vLLM's arguments of generate that headrace does not have, with values that change nothing, and what to use for others.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "lora_request": (None,),
-    "priority": (None,),
-    "tokenization_kwargs": (None,),
-}
-_ELSEWHERE = {
-    **{
-        name: f"SamplingParams({name}=...) has it"
-        for name in ("max_tokens", "n", "seed", "stop", "temperature", "top_p")
-    },
-    "prompt_token_ids": "prompts takes token ids, too",
-}
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -76,7 +61,7 @@ class LLM(LoadedModel):
         All run at once, as many as memory holds. `sampling_params`: for all, or one for each prompt. Ctrl-C ends the
         call and its requests. Errors of one request end the others. `others`: arguments of vLLM's that change nothing
         (lora_request=None)."""
-        refuse_unknown("generate", drop_neutral("generate", others, _NEUTRAL), _ARGUMENTS, _ELSEWHERE)
+        refuse_in_generate(others)
         asked = all_prompts(prompts)
         params = _params_of_each(sampling_params, len(asked))
         stream = _core.RequestStream(self._engine, True)

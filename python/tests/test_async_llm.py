@@ -204,5 +204,7 @@ def test_parameters_are_checked() -> None:
         for wrong in ({"max_tokens": 3}, 5):
             with pytest.raises(ValueError, match=r"sampling_params is .+, expected SamplingParams"):
                 await anext(llm.generate(PROMPT, wrong))  # type: ignore[arg-type]
+        with pytest.raises(NotImplementedError, match="generate: priority is 3, expected None: it is not supported"):
+            await anext(llm.generate(PROMPT, priority=3))
 
     run(use)
