@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from headrace import _core
 from headrace._arguments import drop_neutral, refuse_unknown
 from headrace.errors import InvalidArgumentError
 
@@ -152,6 +153,7 @@ class SamplingParams:
             raise InvalidArgumentError(f"diffusion is {self.diffusion!r}, expected DiffusionParams or None")
         if self.seed == -1:
             self.seed = None
+        _core.check_params(self._as_dict())
 
     def _as_dict(self) -> dict[str, Any]:
         """Returns the fields that are set, as the compiled part reads them."""

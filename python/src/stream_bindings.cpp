@@ -135,6 +135,9 @@ void bind_update(nb::module_& module) {
 }  // namespace
 
 void add_request_stream(nb::module_& module) {
+  module.def(
+      "check_params", [](const Dict& given) { params_of(given, {}); }, nb::arg("params"),
+      "Refuses parameters that are wrong for every model.");
   bind_update(module);
   nb::class_<RequestStream>(module, "RequestStream", "Requests of one caller, and what comes of them.")
       .def(

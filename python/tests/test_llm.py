@@ -357,6 +357,18 @@ def test_kinds_and_diffusion_are_of_their_types() -> None:
         SamplingParams(diffusion={"threshold": 0.9})  # type: ignore[arg-type]
 
 
+def test_wrong_parameters_are_refused_where_they_are_made() -> None:
+    for wrong, sentence in (
+        ({"n": 0.8}, "n is 0.8, expected an integer"),
+        ({"stop": 5}, "stop is 5, expected"),
+        ({"logprobs": True}, "logprobs is True, expected an integer"),
+        ({"temperature": -1}, "temperature is -1, expected 0 to 100"),
+        ({"diffusion": headrace.DiffusionParams(accept="best")}, "accept is 'best', expected 'confidence'"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            SamplingParams(**wrong)  # type: ignore[arg-type]
+
+
 def test_modules_are_loaded_when_they_are_used() -> None:
     done = python("import headrace, sys\nassert 'headrace.ops' not in sys.modules\nprint(headrace.ops.SPAN_FIELDS[0])")
     assert (done.stdout, done.stderr) == ("q_off\n", "")
