@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <variant>
 
 #include "bench/measured_limits.h"
 #include "commands.h"
@@ -130,20 +131,22 @@ struct TokenCost {
   double tokens_per_s() const { return bytes_per_s / static_cast<double>(bytes); }
 };
 
-// Absent: no family of this program's.
-std::optional<TokenCost> token_cost(const fs::path& file) try {
+// Else why the model does not run.
+std::variant<TokenCost, std::string> token_cost(const fs::path& file) try {
   constexpr int64_t kMeasuredBytes = int64_t{1} << 30;  // no cache answers for it
   const ModelSummary summary = model_summary(read_description(file), {});
   return TokenCost{static_cast<int64_t>(summary.info.bytes_multiplied()),
                    bench::prefetched_read_bandwidth(available_cores(), kMeasuredBytes)};
 } catch (const Error& error) {
   if (error.code() != ErrorCode::kUnsupported) throw;
-  return std::nullopt;
+  return std::string(error.what());
 }
 
-std::string cost_line(const TokenCost& cost) {
+std::string cost_line(const std::variant<TokenCost, std::string>& found) {
+  if (const auto* refusal = std::get_if<std::string>(&found)) return fmt::format("runs        no: {}\n", *refusal);
+  const auto& cost = std::get<TokenCost>(found);
   const double rate = cost.tokens_per_s();
-  return fmt::format("per token   {} read: at most {:.{}f} tokens/s at the {:.1f} GB/s that this machine reads\n",
+  return fmt::format("per token   {} read: about {:.{}f} tokens/s at the {:.1f} GB/s that this machine reads now\n",
                      human_bytes(cost.bytes), rate, rate < 10 ? 1 : 0, cost.bytes_per_s / 1e9);
 }
 
@@ -153,18 +156,22 @@ std::string kind_json(const GgufKind& kind) {
                      json_list(kind.formats));
 }
 
-std::string cost_json(const std::optional<TokenCost>& cost) {
-  if (!cost) return "null";
-  return fmt::format(R"({{"bytes": {}, "read_gb_s": {:.1f}, "tokens_per_s": {:.1f}}})", cost->bytes,
-                     cost->bytes_per_s / 1e9, cost->tokens_per_s());
+// The members "per_token" and "refused", of which one is null.
+std::string cost_json(const std::variant<TokenCost, std::string>& found) {
+  if (const auto* refusal = std::get_if<std::string>(&found))
+    return fmt::format(R"("per_token": null, "refused": {})", json_string(*refusal));
+  const auto* cost = std::get_if<TokenCost>(&found);
+  return fmt::format(R"("per_token": {{"bytes": {}, "read_gb_s": {:.1f}, "tokens_per_s": {:.1f}}}, "refused": null)",
+                     cost->bytes, cost->bytes_per_s / 1e9, cost->tokens_per_s());
 }
 
-std::string shown_json(const std::string& name, const GgufSummary& s, const std::optional<TokenCost>& cost) {
+std::string shown_json(const std::string& name, const GgufSummary& s,
+                       const std::variant<TokenCost, std::string>& cost) {
   std::string kinds;
   for (const GgufKind& kind : s.kinds) kinds += (kinds.empty() ? "" : ", ") + kind_json(kind);
   return fmt::format(
       R"({{"name": {}, "architecture": {}, "parameters": {}, "context_length": {}, "chat_template": {}, )"
-      R"("tokenizer": {}, "bytes": {}, "files": {}, "kinds": [{}], "not_read": {}, "per_token": {}, "path": {}}})"
+      R"("tokenizer": {}, "bytes": {}, "files": {}, "kinds": [{}], "not_read": {}, {}, "path": {}}})"
       "\n",
       json_string(name), json_string(s.architecture), s.all().parameters,
       s.context_length ? fmt::format("{}", *s.context_length) : "null", s.has_chat_template, json_string(s.tokenizer),
@@ -177,9 +184,8 @@ int show_model(const std::string& model, Output output) {
   const fs::path path = model_directory(model, "fairy-hybrid", Network::kOffline);
   if (is_gguf_path(path)) {
     const GgufSummary summary = gguf_summary(path);
-    const std::optional<TokenCost> cost = token_cost(path);
-    const std::string lines = shown_lines(summary) + (cost ? cost_line(*cost) : std::string());
-    write_out(output == Output::kJson ? shown_json(model, summary, cost) : lines);
+    const auto cost = token_cost(path);
+    write_out(output == Output::kJson ? shown_json(model, summary, cost) : shown_lines(summary) + cost_line(cost));
     return 0;
   }
   const ShownModel shown = shown_model(path);

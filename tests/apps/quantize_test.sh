@@ -30,7 +30,13 @@ check "rows of 320 and 704 take small blocks" "F32, BF16, Q8_0, Q5_0, Q4_K" \
   "$(quantize --to q4_k_m | sed -n 's/^ *Gated DeltaNet.* bits  //p')"
 check "a file of floats gives the tensors of the directory" "$("$headrace" show a.gguf | grep bits)" \
   "$("$headrace" quantize fairy-hybrid-BF16.gguf --to q8_0 -o again.gguf | grep bits)"
+check "what it reads for each token" 1 "$("$headrace" show a.gguf | grep -cE '^per token   [0-9.]+ MB read: about [0-9]+ tokens/s ')"
+sed 's/qwen35/foooo5/' a.gguf >other.gguf  # of a family that nobody has
+check "a family that is not built" "runs        no: other.gguf: the architecture 'foooo5' is not built for GGUF files" \
+  "$("$headrace" show other.gguf | grep -o "^runs .* files")"
 check "the same text at load" "$(text a.gguf)" "$(text fairy-hybrid --quantize q8_0)"
+check "a quantised file at load" "headrace: --quantize is q4_k_m, expected none: a.gguf is quantised already" \
+  "$(message text a.gguf --quantize q4_k_m | grep -o '^.*already')"
 check "a diffusion model at load" 0 "$(status text fairy-diffusion --quantize q4_k_m)"
 check "random weights at load" 0 "$(status text fairy-hybrid --quantize q6_k --random-weights 1)"
 
