@@ -131,7 +131,7 @@ struct TokenCost {
   double tokens_per_s() const { return bytes_per_s / static_cast<double>(bytes); }
 };
 
-// Else why the model does not run.
+// Returns the cost, or why the model does not run.
 std::variant<TokenCost, std::string> token_cost(const fs::path& file) try {
   constexpr int64_t kMeasuredBytes = int64_t{1} << 30;  // no cache answers for it
   const ModelSummary summary = model_summary(read_description(file), {});
@@ -160,9 +160,9 @@ std::string kind_json(const GgufKind& kind) {
 std::string cost_json(const std::variant<TokenCost, std::string>& found) {
   if (const auto* refusal = std::get_if<std::string>(&found))
     return fmt::format(R"("per_token": null, "refused": {})", json_string(*refusal));
-  const auto* cost = std::get_if<TokenCost>(&found);
+  const auto& cost = std::get<TokenCost>(found);
   return fmt::format(R"("per_token": {{"bytes": {}, "read_gb_s": {:.1f}, "tokens_per_s": {:.1f}}}, "refused": null)",
-                     cost->bytes, cost->bytes_per_s / 1e9, cost->tokens_per_s());
+                     cost.bytes, cost.bytes_per_s / 1e9, cost.tokens_per_s());
 }
 
 std::string shown_json(const std::string& name, const GgufSummary& s,

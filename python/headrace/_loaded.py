@@ -84,8 +84,6 @@ def _flags(owner: str, given: Mapping[str, Any]) -> dict[str, Any]:
             kept[name] = str(kept[name]).removeprefix("torch.")
     if isinstance(kept.get("quantize"), str):
         kept["quantize"] = kept["quantize"].lower()
-    if kept.get("max_num_seqs") == 0:
-        raise InvalidArgumentError("max_num_seqs is 0, expected 1 or more")
     if isinstance(kept.get("random_weights"), bool):
         raise InvalidArgumentError(f"random_weights is {kept['random_weights']}, expected their seed, an integer")
     if kept.get("adapter") is not None:

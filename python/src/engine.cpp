@@ -83,7 +83,7 @@ const ChatTemplate& Engine::chat_template() {
 
 namespace {
 
-// Those that load() made.
+// LoadedEngines: the engines that load() made.
 struct LoadedEngines {
   std::mutex mutex;
   std::vector<std::weak_ptr<Engine>> engines;

@@ -69,7 +69,7 @@ class Engine {
   std::optional<ChatTemplate> template_;
 };
 
-// Closes those that are loaded; without the GIL. Those of another process stay.
+// Closes the engines that load() made; without the GIL. In a forked child it leaves those of the parent as they are.
 void close_engines();
 
 }  // namespace headrace::python

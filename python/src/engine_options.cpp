@@ -53,8 +53,11 @@ void read_memory(const Fields& flags, LLMOptions& options) {
   HR_REQUIRE(!options.kv_cache_memory_bytes || *options.kv_cache_memory_bytes > 0, ErrorCode::kInvalidArgument,
              "kv_cache_memory_bytes is ", options.kv_cache_memory_bytes.value_or(0), ", expected a number above 0");
   flags.read("max_num_batched_tokens", options.max_num_batched_tokens);
-  options.max_num_seqs = 0;
-  flags.read("max_num_seqs", options.max_num_seqs);
+  std::optional<int32_t> max_num_seqs;
+  flags.read("max_num_seqs", max_num_seqs);
+  HR_REQUIRE(!max_num_seqs || *max_num_seqs >= 1, ErrorCode::kInvalidArgument, "max_num_seqs is ",
+             max_num_seqs.value_or(0), ", expected 1 or more");
+  options.max_num_seqs = max_num_seqs.value_or(0);  // 0: Engine chooses
   bool keeps_text = true;
   flags.read("enable_prefix_caching", keeps_text);
   options.keep_text = keeps_text ? SchedulerConfig::KeepText::kYes : SchedulerConfig::KeepText::kNo;

@@ -39,7 +39,7 @@ std::string text_of(std::initializer_list<int64_t> shape) {
   return str("[", text, "]");
 }
 
-// True for some layouts without shared elements, too: those that are no nested blocks.
+// Returns true if elements share memory; also for some layouts in which none do, those that are no nested blocks.
 bool may_share_elements(const TensorView& view) {
   struct Axis {
     int64_t stride, size;
