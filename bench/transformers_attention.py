@@ -1,9 +1,11 @@
 """transformers with headrace's kernels beside its own: Qwen3.5-0.8B's shape, random weights, one GPU.
 
 Usage: transformers_attention.py [TOKENS] [sdpa] [headrace]: a prompt (default: 16384 tokens), and 64 tokens behind it.
-Prints JSON lines, the median of five.
+Prints JSON lines: the median of five, and how far the prompt's logits are from those of the first run (of the largest
+logit). Beside sdpa transformers takes flash-linear-attention for Gated DeltaNet where it is installed, else PyTorch.
 """
 
+import importlib.util
 import json
 import os
 import statistics
@@ -26,7 +28,14 @@ def seconds(work):
     return time.perf_counter() - began, result
 
 
-def measure(attention, length):
+def gated_delta_net_of(attention):
+    if attention == "headrace":
+        return attention
+    return "flash-linear-attention" if importlib.util.find_spec("fla") else "PyTorch"
+
+
+def measure(attention, length, expected):
+    """Prints the line of one run; returns the prompt's logits, which are compared with `expected` unless that is None."""
     config = transformers.AutoConfig.from_pretrained(SHAPE).get_text_config(decoder=True)
     config._attn_implementation = attention
     torch.manual_seed(0)
@@ -40,9 +49,14 @@ def measure(attention, length):
         cache, token = out.past_key_values, ids[:, :1]
         took, _ = seconds(lambda: [model(token, past_key_values=cache) for _ in range(64)])
         steps.append(took / 64)
-    print(json.dumps({"attention": attention, "prompt": length, "prompt_s": statistics.median(prompts[1:]),
-                      "step_s": statistics.median(steps[1:]), "transformers": transformers.__version__,
+    logits = out.logits.float()
+    expected = logits if expected is None else expected
+    apart = ((logits - expected).abs().max() / expected.abs().max()).item()
+    print(json.dumps({"attention": attention, "gated_delta_net": gated_delta_net_of(attention), "prompt": length,
+                      "prompt_s": statistics.median(prompts[1:]), "step_s": statistics.median(steps[1:]),
+                      "logits_apart": apart, "transformers": transformers.__version__,
                       "torch": torch.__version__}), flush=True)
+    return logits
 
 
 def main(words):
@@ -51,8 +65,10 @@ def main(words):
     headrace.integrations.enable()
     with torch.no_grad():
         for length in lengths:
+            expected = None
             for name in names * 2:
-                measure(name, length)
+                logits = measure(name, length, expected)
+                expected = logits if expected is None else expected
 
 
 if __name__ == "__main__":

@@ -63,24 +63,28 @@ def headrace_attention(
         )
     rows = rows_of(batch, q_len, attention_mask, query.device)
     options = {
-        "k_new": rows.packed(_by_token(key)),
-        "v_new": rows.packed(_by_token(value)),
         "scale": scaling,
         "logit_cap": softcap or 0.0,
         "window": sliding_window,
         "type": "decoder" if causal else "decoder_bidirectional",
         "max_q_len": q_len,
     }
-    result = rows.padded(_attend(rows.packed(_by_token(query)), layer, rows, options))
+    q, k, v = (rows.packed(_by_token(states)) for states in (query, key, value))
+    result = rows.padded(_attend(q, k, v, layer, rows, options))
     return result.view(batch, q_len, heads, value.shape[3]), None
 
 
-def _attend(q: torch.Tensor, layer: PagedLayer | None, rows: Rows, options: dict[str, Any]) -> torch.Tensor:
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: PagedLayer | None, rows: Rows, options: dict[str, Any]
+) -> torch.Tensor:
+    """Attends to the layer's pool, where it stores k and v; without a layer to k and v alone."""
     if layer is None:
         spans = rows.spans([0] * rows.batch)
-        return ops.paged_attention(q, None, None, None, spans, max_kv_len=rows.q_len, **options)
+        return ops.paged_attention(q, None, None, None, spans, k_new=k, v_new=v, max_kv_len=rows.q_len, **options)
     step = layer.pool_of(rows)
-    ops.store_kv(options["k_new"], options["v_new"], step.slots, layer.keys, layer.values)
+    ops.store_kv(k, v, step.slots, layer.keys, layer.values)
+    if not q.is_cuda:  # kernels of a CPU read the new keys where they are, those of a GPU are fastest over a pool alone
+        options |= {"k_new": k, "v_new": v}
     return ops.paged_attention(
         q, layer.keys, layer.values, step.page_table, step.spans, max_kv_len=step.max_kv_len, **options
     )

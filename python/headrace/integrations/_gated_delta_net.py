@@ -55,6 +55,14 @@ def _rule(layer: Any, inputs: list[torch.Tensor], rows: Rows, states: Any) -> to
     return rows.padded(out)
 
 
+def _gated_norm(norm: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """The layer's norm of x [rows, dim], times silu(gate)."""
+    eps = getattr(norm, "variance_epsilon", None)
+    if eps is None:  # a transformers that takes flash-linear-attention's norm where that is installed
+        return norm(x, gate)
+    return ops.rms_norm(x, norm.weight, eps=eps, gate=gate)
+
+
 def gated_delta_net_forward(
     layer: Any,
     hidden_states: torch.Tensor,
@@ -79,5 +87,5 @@ def gated_delta_net_forward(
     attended = _rule(layer, flat, rows, _states(layer, state, hidden_states))
     if state is not None:
         state.seen += q_len
-    gated = layer.norm(attended.reshape(-1, layer.head_v_dim), z.reshape(-1, layer.head_v_dim))
+    gated = _gated_norm(layer.norm, attended.reshape(-1, layer.head_v_dim), z.reshape(-1, layer.head_v_dim))
     return layer.out_proj(gated.reshape(batch, q_len, -1))
