@@ -124,12 +124,31 @@ TEST(ChooseAttention, FallsBackToOtherKernelsWhereTmaOrTensorCoresDoNotFit) {
   };
   EXPECT_EQ(changed([](auto& p) { p.layout = AttentionProblem::Layout::kVec16; }), kFmhaSm80);
   EXPECT_EQ(changed([](auto& p) { p.layout = AttentionProblem::Layout::kAny; }), kSimt);
-  EXPECT_EQ(changed([](auto& p) { p.page_size = 4; }), kFmhaSm80);
+  EXPECT_EQ(changed([](auto& p) { p.page_size = 4, p.kv_dtype = DType::kE4M3; }), kFmhaSm80);
   EXPECT_EQ(changed([](auto& p) { p.positive_scale = false; }), kFmhaSm80);
   EXPECT_EQ(changed([](auto& p) { p.q_dtype = p.kv_dtype = DType::kF32; }), kSimt);
   EXPECT_EQ(changed([](auto& p) { p.head_dim = 100; }), kSimt);
   EXPECT_EQ(changed([](auto& p) { p.head_dim = 72, p.kv_dtype = DType::kE4M3; }), kFp8Decode);
   EXPECT_EQ(changed([](auto& p) { p.head_dim = 264; }), kSimt);
+}
+
+// Pages that TMA cannot load, keys without a pool, and new keys beside it, where there are many.
+TEST(ChooseAttention, GathersKeysThatTmaCannotLoad) {
+  const auto gathers = [](auto change) {
+    AttentionProblem problem = problem_of({.tokens = 512});
+    change(problem);
+    const auto config = choose_attention(problem, cuda::kH200);
+    EXPECT_EQ(config.family, kFmhaSm90);
+    EXPECT_EQ(to_string(config).ends_with(", rows gathered"), config.task.gathers) << to_string(config);
+    return config.task.gathers;
+  };
+  EXPECT_FALSE(gathers([](auto&) {}));
+  EXPECT_FALSE(gathers([](auto& p) { p.page_size = 8; }));
+  EXPECT_TRUE(gathers([](auto& p) { p.page_size = 4; }));
+  EXPECT_TRUE(gathers([](auto& p) { p.pool = false, p.page_size = 1; }));
+  EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 256; }));
+  EXPECT_TRUE(gathers([](auto& p) { p.new_tokens = 257; }));
+  EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 257, p.kv_dtype = DType::kE4M3; })) << "only TMA loads FP8";
 }
 
 TEST(ChooseAttention, NeedsScratchMemoryForClusters) {

@@ -12,11 +12,27 @@ bool is_strict(const AttentionProblem& p) { return p.shape.determinism == Determ
 
 bool has_16_bit_queries(const AttentionProblem& p) { return p.q_dtype == DType::kBF16 || p.q_dtype == DType::kF16; }
 
-bool fits_sm90(const AttentionProblem& p, const DeviceProperties& device) {
+// Returns true if TMA can load the pool's pages.
+bool fits_tma(const AttentionProblem& p) {
   constexpr int kLeastPage = 8;  // slots: the swizzle repeats after 8 rows
+  return p.pool && p.page_size >= kLeastPage;
+}
+
+// Returns true if a call suits WGMMA, whoever loads the keys.
+bool fits_wgmma(const AttentionProblem& p, const DeviceProperties& device) {
   return device.arch == 90 && has_16_bit_queries(p) && p.layout == AttentionProblem::Layout::kTma &&
-         p.page_size >= kLeastPage && p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 && p.largest_head() <= 256 &&
-         p.positive_scale;
+         p.head_dim % 8 == 0 && p.v_head_dim % 8 == 0 && p.largest_head() <= 256 && p.positive_scale;
+}
+
+bool fits_sm90(const AttentionProblem& p, const DeviceProperties& device) {
+  return fits_wgmma(p, device) && fits_tma(p);
+}
+
+// Returns true if a call is for the kernel that gathers keys and values row by row: TMA cannot load them, or many new
+// keys lie beside the pool, which the consumers would have to load.
+bool gathers(const AttentionProblem& p, const DeviceProperties& device) {
+  constexpr int kMostFilledTokens = 256;
+  return fits_wgmma(p, device) && !p.is_fp8() && (!fits_tma(p) || p.new_tokens > kMostFilledTokens);
 }
 
 bool fits_sm80(const AttentionProblem& p) {
@@ -76,11 +92,12 @@ ShortPlan short_kv_plan(const AttentionProblem& p, const DeviceProperties& devic
   return plan;
 }
 
-Sm90Task sm90_task(const AttentionProblem& p, bool fp8_decode) {
+Sm90Task sm90_task(const AttentionProblem& p, bool gathered, bool fp8_decode) {
   return {.shape = p.shape,
           .pool = p.is_fp8() ? PoolElements::kFp8 : PoolElements::kFloats,
           .kernel_dim = p.kernel_dim(),
           .kv_heads = p.kv_heads,
+          .gathers = gathered,
           .fp8_decode = fp8_decode && !p.soft_cap};
 }
 
@@ -151,8 +168,9 @@ AttentionConfig choose_attention(const AttentionProblem& p, const DeviceProperti
             .schedule = by_warp ? ShortKVSchedule::kWarpPerHead : ShortKVSchedule::kCtaPerHead,
             .contiguous = may_be_contiguous(p)};
   }
-  if (fits_sm90(p, device)) {
-    const Sm90Task task = sm90_task(p, may_run(kFp8Decode));
+  const bool gathered = gathers(p, device);
+  if (gathered || fits_sm90(p, device)) {
+    const Sm90Task task = sm90_task(p, gathered, may_run(kFp8Decode));
     const Sm90Plan plan = plan_sm90(task, device.num_sms);
     const AttentionFamily family = plan.fp8_decode_resident > 0 ? kFp8Decode : kFmhaSm90;
     if (may_run(family)) return {.family = family, .task = task, .fmha = plan};
@@ -168,7 +186,8 @@ std::string to_string(const AttentionConfig& config) {
     case AttentionFamily::kShortKV:
       return name + (config.schedule == ShortKVSchedule::kWarpPerHead ? ": a warp" : ": a CTA") + " per KV head";
     case AttentionFamily::kFp8Decode:
-    case AttentionFamily::kFmhaSm90: return name + ": " + describe(config.fmha);
+    case AttentionFamily::kFmhaSm90:
+      return name + ": " + describe(config.fmha) + (config.task.gathers ? ", rows gathered" : "");
     default: return name;
   }
 }

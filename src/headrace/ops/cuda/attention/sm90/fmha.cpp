@@ -281,6 +281,10 @@ void plan_pieces(AttentionCall& call, AttentionPlanCache* plans, const Stream& s
 
 template <class T, PoolElements kPool>
 void attend_in(const AttentionCall& call, int dim, int max_rows, const Stream& stream) {
+  if constexpr (kPool == PoolElements::kFloats) {
+    const auto gather = dim == 64 ? fmha_gather<T, 64> : dim == 128 ? fmha_gather<T, 128> : fmha_gather<T, 256>;
+    if (call.gathers) return gather(call, max_rows, stream);
+  }
   if (call.fp8_decode_resident > 0) return (dim <= 128 ? fp8_decode<T, 128> : fp8_decode<T, 256>)(call, stream);
   const auto tall = dim == 64    ? fmha_prefill<T, 64, kPool>
                     : dim == 128 ? fmha_prefill<T, 128, kPool>
@@ -297,9 +301,9 @@ void fmha_sm90(const AttentionParams& p, const AttentionShape& shape, const Atte
                AttentionPlanCache* plans, const Stream& stream) {
   const int dim = config.task.kernel_dim;
   Scratch scratch(stream);
-  AttentionCall call{.p = p};
+  AttentionCall call{.p = p, .gathers = config.task.gathers};
   share_out(call, config, shape, stream, scratch);
-  call.maps = maps_of(call, dim);
+  if (!call.gathers) call.maps = maps_of(call, dim);
   plan_pieces(call, plans, stream, scratch);
   const bool bf16 = p.q_type == DType::kBF16;
   if (is_fp8(p)) {

@@ -1,8 +1,9 @@
 // FlashAttention of 16-bit floats on Hopper, warp-specialised. One warp loads tiles of K and V from the pool's pages by
-// TMA; others load Q. One to three consumer warpgroups of 64 rows each issue WGMMA. For an FP8 pool a dequant warpgroup
-// converts K and V, and all MMAs are of half floats. Rows are packed as (token, query head of the GQA group), so one
-// pass over K and V serves the whole group. Keys may be split; a separate kernel merges the splits. Source: Dao 2023,
-// FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023, Flash-Decoding.
+// TMA, or gathers their rows with a second warp; others load Q. One to three consumer warpgroups of 64 rows each issue
+// WGMMA. For an FP8 pool a dequant warpgroup converts K and V, and all MMAs are of half floats. Rows are packed as
+// (token, query head of the GQA group), so one pass over K and V serves the whole group. Keys may be split; a separate
+// kernel merges the splits. Source: Dao 2023, FlashAttention-2; Shah et al. 2024, FlashAttention-3; Dao et al. 2023,
+// Flash-Decoding.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
 #include "headrace/ops/cuda/attention/sm90/fmha_fp8_dequant.cuh"
@@ -23,8 +24,9 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       for (int kv_warpgroup = 0; kv_warpgroup < S::kKVWarpgroups; ++kv_warpgroup) {
-        barrier_init(shared_address(&control.k_full[kv_warpgroup][i]), S::kFp8 ? 128 : 1);
-        barrier_init(shared_address(&control.v_full[kv_warpgroup][i]), S::kFp8 ? 128 : 1);
+        constexpr int kArrivals = S::kFp8 ? 128 : S::kGathers ? 32 : 1;
+        barrier_init(shared_address(&control.k_full[kv_warpgroup][i]), kArrivals);
+        barrier_init(shared_address(&control.v_full[kv_warpgroup][i]), kArrivals);
       }
       for (uint64_t* empty : {&control.k_empty[i], &control.v_empty[i]})
         barrier_init(shared_address(empty), S::kReleases * S::kRowGroups);
@@ -36,7 +38,8 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     }
     for (int i = 0; i < 2; ++i) {
       barrier_init(shared_address(&control.work_full[i]), 32);
-      barrier_init(shared_address(&control.work_empty[i]), (128 + 32) * S::kWarpgroups + S::kFp8 * 128);
+      barrier_init(shared_address(&control.work_empty[i]),
+                   (128 + 32) * S::kWarpgroups + S::kFp8 * 128 + S::kGathers * 32);
     }
     for (int i = 0; i < S::kWarpgroups; ++i) {
       barrier_init(shared_address(&control.q_full[i]), 32);
@@ -57,6 +60,9 @@ __device__ __forceinline__ void attend_sm90_block(const KVMaps& maps, const Atte
     if constexpr (S::kSharesRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     const int warp = thread / 32, lane = thread % 32;
     if (warp == 0) Producer<S>{p, maps, shared, {}, lane}.run(plan);
+    if constexpr (S::kGathers) {
+      if (warp == 3) ValueGatherer<S>{p, shared, lane}.run();
+    }
     if (warp > 0 && warp <= S::kWarpgroups) {
       QueryLoader<S>{p, shared, warp - 1, lane, PackedRows(p.heads / p.kv_heads)}.run();
     }
@@ -114,6 +120,18 @@ void fmha_decode(const AttentionCall& call, const Stream& stream) {
     if constexpr (kDim > 128) launch_sm90<Sm90Shape<T, kDim, 1, 1, 2>>(call, stream);
   } else {
     launch_sm90<Sm90Shape<T, kDim, 1, 1>>(call, stream);
+  }
+}
+
+template <class T, int kDim>
+void fmha_gather(const AttentionCall& call, int max_rows, const Stream& stream) {
+  constexpr auto kPool = PoolElements::kFloats;
+  if (max_rows <= 64) {
+    launch_sm90<Sm90Shape<T, kDim, 1, 1, 1, kPool, 1, KeyOrder::kFirstFirst, false, true>>(call, stream);
+  } else if (call.plan.stash == nullptr) {  // default mode
+    launch_sm90<Sm90Shape<T, kDim, 2, 1, 1, kPool, 1, KeyOrder::kLastFirst, false, true>>(call, stream);
+  } else {
+    launch_sm90<Sm90Shape<T, kDim, 2, 1, 1, kPool, 1, KeyOrder::kFirstFirst, false, true>>(call, stream);
   }
 }
 

@@ -76,6 +76,7 @@ struct AttentionCall {
   int rows = 0, keys = 0;    // of the attention kernel's tiles
   int blocks = 0;            // CTAs of the attention kernel
   bool many_splits = false;  // a work tile may hold several fixed KV splits; affects only speed
+  bool gathers = false;      // rows of K and V are gathered (Sm90Task)
   // CTAs per SM of FP8 decode; 0: another kernel runs
   int fp8_decode_resident = 0;
   Determinism determinism = Determinism::kFast;
@@ -88,6 +89,10 @@ template <class T, int kDim, PoolElements kPool>
 void fmha_prefill(const AttentionCall& call, const Stream& stream);
 template <class T, int kDim, PoolElements kPool>
 void fmha_decode(const AttentionCall& call, const Stream& stream);
+
+// Launches the attention kernel of 16-bit floats that gathers the rows of K and V.
+template <class T, int kDim>
+void fmha_gather(const AttentionCall& call, int max_rows, const Stream& stream);
 
 // Launches FP8 decode: up to kFp8DecodeRows rows of a request over an FP8 pool; kDim: 128 or 256.
 template <class T, int kDim>

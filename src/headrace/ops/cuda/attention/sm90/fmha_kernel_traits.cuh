@@ -25,13 +25,15 @@ enum class KeyOrder : uint8_t { kFirstFirst, kLastFirst };
 // CTA computes one of kValueParts parts of V's columns. kResident CTAs share an SM.
 template <class T_, int kDim_, int kRowGroups_, int kKVWarpgroups_, int kValueParts_ = 1,
           PoolElements kPool_ = PoolElements::kFloats, int kResident_ = 1, KeyOrder kOrder_ = KeyOrder::kFirstFirst,
-          bool kManyGroups_ = false>
+          bool kManyGroups_ = false, bool kGathers_ = false>
 struct Sm90Shape {
   using T = T_;
   static constexpr bool kFp8 = kPool_ == PoolElements::kFp8;
   // Element type of the MMAs. FP8 converts to half floats by one instruction per pair, to bfloat16 by four. Queries
   // become half floats too, each row times a power of two (queries_as_halves.cuh).
   using M = std::conditional_t<kFp8, __half, T>;
+  // K and V are gathered row by row (fmha_gather.cuh), not loaded by TMA.
+  static constexpr bool kGathers = kGathers_;
   static constexpr bool kLastFirst = kOrder_ == KeyOrder::kLastFirst;
   // Late rescaling: the running maximum follows only after a tile's weights are computed.
   static constexpr bool kLags = kLastFirst && std::is_same_v<T, __nv_bfloat16>;
@@ -85,11 +87,17 @@ struct Sm90Shape {
   // Registers of a thread, of 64 Ki in all.
   static constexpr bool kSharesRegisters = kWarpgroups > 1 || kFp8 || kResident > 1;
   static constexpr int kGroups = kWarpgroups + kFp8;
-  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : 56,
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32
+                                            : kGathers   ? 72
+                                                         : 56,
                        kConsumerRegisters = kGroups == 3    ? (kFp8 ? 208 : 160)
                                             : kResident > 1 ? 200
+                                            : kGathers      ? 216
                                                             : 224,
                        kDequantizerRegisters = kGroups == 3 ? 64 : 104;
+  // A CTA has the registers that it was launched with: a warpgroup that asks for more waits for ever.
+  static_assert(!kSharesRegisters || kFp8 || kResident > 1 ||
+                kProducerRegisters + kWarpgroups * kConsumerRegisters <= 64 * 1024 / kThreads / 8 * 8 * kThreads / 128);
   // The compiler allows no instruction more registers than each thread would have without setmaxnreg; larger PV MMAs
   // are split.
   static constexpr int kValueProducts = kValueDim / 2 < 64 * 1024 / kThreads ? 1 : 2;
@@ -98,6 +106,7 @@ struct Sm90Shape {
   static_assert(!kManyGroups ||
                 (kGuesses && kStashUnits * kStashUnit / kWarpgroups >= static_cast<int>(sizeof(RowScratch))));
   static_assert(kResident == 1 || (kWarpgroups == 1 && !kFp8));
+  static_assert(!kGathers || (kWarpgroups <= 2 && kKVWarpgroups == 1 && kValueParts == 1 && !kFp8));
   static_assert(!kFp8 ||
                 (kKVWarpgroups == 1 && kRowGroups <= 2 && kValueParts == 1 && kStages == 2 && kCodeStages >= 1));
 

@@ -1,7 +1,7 @@
-// Producer warp of a Hopper attention CTA: fetches work tiles and loads their tiles of K and V by TMA.
+// Producer warp of a Hopper attention CTA: fetches work tiles and loads their tiles of K and V, by TMA or row by row.
 #pragma once
 #include "headrace/ops/cuda/arch/pdl.cuh"
-#include "headrace/ops/cuda/attention/sm90/fmha_kernel_traits.cuh"
+#include "headrace/ops/cuda/attention/sm90/fmha_gather.cuh"
 
 namespace headrace::cuda {
 
@@ -80,11 +80,12 @@ struct Producer {
   // Returns true if no key of a tile is new. Cached keys were stored before the batch's first kernel (DeviceMetadata).
   __device__ bool is_cached(const Work& work, const BlockKeys& keys, int at) const {
     const int i = list_entry<S>(work, at), from = work.tiles.tile(i) * S::kKeys;
-    return !p.encoder &&
-           (p.k_new.data != nullptr || !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
+    return !p.encoder && ((!S::kGathers && p.k_new.data != nullptr) ||
+                          !keys.sees_fresh(from, from + S::kKeys, work.tiles.holds_cached(i)));
   }
   // Loads all tiles of a work tile. `work` lies in shared memory, since registers are few here.
   __device__ void feed(const Work& work) {
+    if constexpr (S::kGathers) return gather(work);
     Control<S>& control = shared.control();
     const KeyAxis axis(p, work.span);
     const BlockKeys keys(p, axis, work.top, work.bottom);
@@ -115,6 +116,15 @@ struct Producer {
       }
       pages = next;
     }
+  }
+  // Loads the keys of a work tile row by row; a ValueGatherer loads its values.
+  __device__ void gather(const Work& work) {
+    const KeyAxis axis(p, work.span);
+    const BlockKeys keys(p, axis, work.top, work.bottom);
+    gather_side<S>({p, keys, p.page_table + axis.page_row * p.table_stride, work, lane}, KVSide::kKeys, shared, place,
+                   [&](int i) {
+                     if (!waited && !is_cached(work, keys, i)) wait_ahead();
+                   });
   }
   // Words of a work tile: each lane has one of the first 32, and the first lanes have one of the rest.
   struct Words {
@@ -153,7 +163,7 @@ struct Producer {
     }
     all = __all_sync(0xffffffffu, all);
     if (lane != 0) return;
-    const bool stored = all && p.k_new.data == nullptr && !p.encoder;
+    const bool stored = all && (S::kGathers || p.k_new.data == nullptr) && !p.encoder;
     ranges.stored_from = stored ? work.top.first : 0;
     ranges.stored_to = stored ? axis.ctx + axis.span.q_len : 0;
     ranges.say_all = all;

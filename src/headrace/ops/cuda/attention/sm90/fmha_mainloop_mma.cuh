@@ -34,6 +34,7 @@ struct Consumer {
 
   __device__ static void await(uint64_t (&full)[S::kStages], const PipelineState<S::kStages>& at) {
     barrier_wait(shared_address(&full[at.stage]), at.phase);
+    if constexpr (S::kGathers) fence_for_wgmma();
   }
 
   __device__ void start_scores(Scores& s, uint32_t q, uint32_t k) const {
@@ -156,7 +157,7 @@ struct Consumer {
     };
     const auto await_keys = [&](int i) {
       await(control.k_full[me.kv_warpgroup()], S::key_place(place));
-      if (plain.holds(i) || me.p.k_new.data == nullptr) return;
+      if (S::kGathers || plain.holds(i) || me.p.k_new.data == nullptr) return;
       const Sight<S> sight(me, work);
       if (holds_new(sight, list_entry<S>(work, i)))
         fill_tile<S::kColumns>(me, me.p.k_new, 0, me.p.head_dim, sight, list_entry<S>(work, i),
@@ -164,7 +165,7 @@ struct Consumer {
     };
     const auto await_values = [&](int i, const PipelineState<S::kStages>& v) {
       await(control.v_full[me.kv_warpgroup()], v);
-      if (plain.holds(i) || holds_stored(ranges, work.tiles.tile(list_entry<S>(work, i)))) return;
+      if (S::kGathers || plain.holds(i) || holds_stored(ranges, work.tiles.tile(list_entry<S>(work, i)))) return;
       fill_tile<S::kValueColumns>(me, me.p.v_new, first_column<S>(work), me.p.v_head_dim, Sight<S>(me, work),
                                   list_entry<S>(work, i), me.shared.v(v.stage), Fill::kClearHidden);
     };

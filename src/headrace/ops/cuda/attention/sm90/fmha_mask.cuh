@@ -177,7 +177,7 @@ __device__ void mask_by_bits(const Warpgroup<S>& me, float (&s)[S::kKeys / 8][4]
   }
 }
 
-// Entries of the list of tiles that every row of the CTA sees whole and that TMA loads whole.
+// Entries of the list of tiles that every row of the CTA sees whole and that the producer loads whole.
 struct PlainRun {
   int begin = 0, end = 0;
   __device__ bool holds(int i) const { return i >= begin && i < end; }
@@ -190,7 +190,7 @@ __device__ PlainRun plain_run(const AttentionParams& p, const Work& work) {
   const BlockKeys keys(p, axis, top, bottom);
   if (!keys.adjacent) return {};
   int from = (bottom.first + S::kKeys - 1) / S::kKeys;
-  const bool cached_only = p.k_new.data != nullptr || bottom.first_new > axis.ctx;
+  const bool cached_only = (!S::kGathers && p.k_new.data != nullptr) || bottom.first_new > axis.ctx;
   int to = (cached_only ? min(top.end, axis.ctx) : top.end) / S::kKeys;
   if (keys.hole.end > keys.hole.begin) {  // the longer of the runs before and behind it
     const int hole_begin = keys.hole.begin / S::kKeys, hole_end = (keys.hole.end + S::kKeys - 1) / S::kKeys;

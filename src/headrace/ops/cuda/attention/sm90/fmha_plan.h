@@ -38,9 +38,10 @@ constexpr int fp8_decode_rows(int max_rows) { return max_rows <= 8 ? 8 : kFp8Dec
 constexpr int fp8_decode_keys(int dim) { return dim > 128 ? 64 : 128; }
 
 // Returns the rows of a prefill CTA. Small heads leave registers for a third consumer warpgroup, whose MMAs overlap
-// with the exponentials of the others. For an FP8 pool the dequant warpgroup takes these registers.
-constexpr int prefill_rows(int dim, PoolElements pool) {
-  return dim <= 64 && pool == PoolElements::kFloats ? 192 : 128;
+// with the exponentials of the others. For an FP8 pool the dequant warpgroup takes these registers, and a warp that
+// gathers keys needs them.
+constexpr int prefill_rows(int dim, PoolElements pool, bool gathers = false) {
+  return dim <= 64 && pool == PoolElements::kFloats && !gathers ? 192 : 128;
 }
 
 // Default mode, few rows of several requests that do not fill the device: KV splits of this many keys, at most
@@ -61,6 +62,7 @@ struct Sm90Task {
   PoolElements pool = PoolElements::kFloats;
   int kernel_dim = 128;  // kernel's head size: 64, 128 or 256
   int kv_heads = 1;
+  bool gathers = false;         // rows of K and V are gathered, because TMA cannot load them or new keys lie elsewhere
   bool fp8_decode = true;       // FP8 decode may run: scores have no soft cap
   bool room_for_splits = true;  // false: no memory for partial results of few rows' splits
 };
@@ -99,13 +101,15 @@ constexpr void plan_fixed_splits(const Sm90Task& task, int num_sms, Sm90Plan& pl
   const bool fast = task.shape.determinism == Determinism::kFast, tall = plan.rows > 64;
   const bool codes = task.pool == PoolElements::kFp8;
   // Batch-invariant mode keeps one tile size.
-  plan.crowded = fast && task.kernel_dim == 128 && !codes && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
+  plan.crowded =
+      fast && task.kernel_dim == 128 && !codes && !task.gathers && plan.pieces >= int64_t{kCrowdedPieces} * num_sms;
   const bool few = fast && plan.pieces < num_sms;
   const bool fp8_decode = plan.fp8_decode_resident > 0, short_groups = codes && (!fast || fp8_decode);
   plan.split_keys = few ? few_rows_split_keys(task.shape.max_keys) : short_groups ? kFp8SplitKeys : kSm90SplitKeys;
   // Splits of few rows leave SMs idle. Two CTAs with half of V's columns each read the keys twice, the second time from
   // the cache, and change no bit. It pays if a work tile waits for memory and not for its own MMAs: for long heads.
-  if (!fast && !tall && !codes && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms) plan.value_parts = 2;
+  if (!fast && !tall && !codes && !task.gathers && task.kernel_dim > 128 && plan.pieces * 4 <= num_sms)
+    plan.value_parts = 2;
   // Long prompts fill the device unsplit. Few rows do not, if one context is longer than the others.
   const int64_t groups = (int64_t{task.shape.max_keys} + plan.split_keys - 1) / plan.split_keys;
   const bool one_group = fp8_decode && task.shape.seen_keys <= plan.split_keys;  // as far as the host knows
@@ -137,7 +141,7 @@ constexpr int fp8_decode_resident(const Sm90Task& task, const Sm90Plan& plan, in
 constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
   const AttentionShape& shape = task.shape;
   const bool tall = shape.max_rows > 64, codes = task.pool == PoolElements::kFp8;
-  Sm90Plan plan{.rows = tall ? prefill_rows(task.kernel_dim, task.pool) : 64,
+  Sm90Plan plan{.rows = tall ? prefill_rows(task.kernel_dim, task.pool, task.gathers) : 64,
                 .both_ends = tall && shape.min_rows <= 64};
   plan.pieces = sm90_tiles(shape, plan.rows) * task.kv_heads;
   // With enough rows for the device, or several requests, fixed splits balance better than even ones. No split of a row
@@ -153,7 +157,7 @@ constexpr Sm90Plan plan_sm90(const Sm90Task& task, int num_sms) {
     plan_fixed_splits(task, num_sms, plan);
   } else if (!whole && (!tall || plan.pieces < num_sms)) {
     plan.sharing = Sm90Plan::Sharing::kEvenSplits;
-    plan.kv_warpgroups = tall || codes ? 1 : 2;
+    plan.kv_warpgroups = tall || codes || task.gathers ? 1 : 2;
   }
   plan.keys = plan.crowded                   ? kCrowdedKeys
               : plan.fp8_decode_resident > 0 ? fp8_decode_keys(task.kernel_dim)

@@ -15,8 +15,8 @@ struct Fp8DecodeShape {
                        kResident = kResident_;
   static constexpr int kKeys = fp8_decode_keys(kDim), kKeySteps = kKeys / 16,  // of a tile
       kPartKeys = kKeys / kParts, kKeyTiles = kPartKeys / 16;                  // of a score warp
-  static constexpr int kValueTiles = kDim / 16 / kParts;  // groups of 16 columns of V per value warp
-  static constexpr bool kLastFirst = false;               // for plain_run()
+  static constexpr int kValueTiles = kDim / 16 / kParts;       // groups of 16 columns of V per value warp
+  static constexpr bool kLastFirst = false, kGathers = false;  // for plain_run()
   // K or V of a tile lies in columns of 128 FP8 values; in each, the warps' parts of the keys follow one another.
   static constexpr int kPartBytes = kPartKeys * 128, kColumnBytes = kKeys * 128, kSideBytes = kColumns * kColumnBytes;
   // Weights of a tile, double-buffered.
