@@ -118,6 +118,22 @@ def test_pools_of_other_orders(page_size: int, token_major: bool) -> None:
     assert_close(out, expected_attention(p)[0], ATTENTION[torch.bfloat16])
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(32, 8, 128), (8, 2, 256)])
+def test_strict_bits_do_not_depend_on_where_keys_lie(heads: int, kv_heads: int, dim: int) -> None:
+    """In pages that TMA loads, in smaller ones, beside the pool, or without one."""
+    tokens, g = 512, generator(12)
+    q, k, v = (torch.randn((tokens, n, dim), generator=g).bfloat16().to("cuda") for n in (heads, kv_heads, kv_heads))
+    spans = ops.key_spans(torch.tensor([tokens]), torch.tensor([0])).to("cuda")
+    options = {"strict": True, "max_q_len": tokens, "max_kv_len": tokens}
+    want = ops.paged_attention(q, None, None, None, spans, k_new=k, v_new=v, **options)
+    for page_size in (64, 4, 1):
+        pools = [k.new_zeros((tokens // page_size, kv_heads, page_size, dim)) for _ in "kv"]
+        ops.store_kv(k, v, torch.arange(tokens, device="cuda"), *pools)
+        table = torch.arange(tokens // page_size, dtype=torch.int32, device="cuda")[None]
+        assert torch.equal(ops.paged_attention(q, *pools, table, spans, **options), want)
+        assert torch.equal(ops.paged_attention(q, *pools, table, spans, k_new=k, v_new=v, **options), want)
+
+
 def test_pages_of_no_power_of_two_are_refused() -> None:
     with pytest.raises(headrace.UnsupportedError, match="pages of 3 tokens, expected a power of two"):
         ops.paged_attention(**on_gpu(attention_problem(3, torch.bfloat16, [(1, 4)], page_size=3)))
