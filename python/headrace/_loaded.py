@@ -126,8 +126,8 @@ class LoadedModel:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What runs: device, architecture, weights (their formats), dtype (of activations), strategy, is_diffusion,
-        max_model_len, max_num_seqs, vocab_size and eos_token_ids."""
+        """What runs: device, architecture, weights (their formats), dtype (of activations), kv_cache_dtype, strategy,
+        is_diffusion, max_model_len, max_num_seqs, vocab_size and eos_token_ids."""
         return self._engine.describe()
 
     @property

@@ -171,6 +171,7 @@ nb::typed<nb::dict, nb::str, nb::any> describe(Engine& engine) {
   about["architecture"] = llm->model_info().architecture;
   about["weights"] = llm->model_info().weight_types();
   about["dtype"] = std::string(name_of(llm->model_info().dtype));
+  about["kv_cache_dtype"] = std::string(name_of(llm->config().runner.kv_dtype.value_or(llm->model_info().dtype)));
   about["strategy"] = llm->config().strategy;
   about["is_diffusion"] = llm->model_info().diffusion.has_value();
   about["max_model_len"] = llm->config().max_context_len;

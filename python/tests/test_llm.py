@@ -251,15 +251,17 @@ def test_a_message_spells_no_special_token(llm: LLM) -> None:
 def test_texts_and_ids(llm: LLM) -> None:
     assert llm.decode(llm.encode("Käse, 猫 and 🦊")) == "Käse, 猫 and 🦊"
     assert set(llm.info) >= {"device", "strategy", "max_model_len", "max_num_seqs", "vocab_size"}
+    assert llm.info["kv_cache_dtype"] == llm.info["dtype"]
     assert llm.stats["num_running"] == llm.stats["num_waiting"] == 0
 
 
 def test_quantised_weights_and_threads() -> None:
-    with LLM(quantize="Q8_0", threads=1, max_num_seqs=2, deterministic=True) as small:
-        said = generated("--quantize", "q8_0", "--temperature", "0", "-n", "20", PROMPTS[0])
+    with LLM(quantize="Q8_0", kv_cache_dtype="int8", threads=1, max_num_seqs=2, deterministic=True) as small:
+        said = generated("--quantize", "q8_0", "--kv-cache-dtype", "int8", "--temperature", "0", "-n", "20", PROMPTS[0])
         assert text_of(small.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=20))) == said["text"]
         assert small.info["max_num_seqs"] == 2
         assert small.info["weights"] == "Q8_0"
+        assert small.info["kv_cache_dtype"] == "int8"
         assert repr(small).startswith("<headrace.LLM of ")
     assert repr(small).endswith(", closed>")
 
