@@ -148,6 +148,8 @@ TEST(ChooseAttention, GathersKeysThatTmaCannotLoad) {
   EXPECT_TRUE(gathers([](auto& p) { p.pool = false, p.page_size = 1; }));
   EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 256; }));
   EXPECT_TRUE(gathers([](auto& p) { p.new_tokens = 257; }));
+  EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 512, p.shape.seen_keys = 100000; })) << "few of all keys";
+  EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 257, p.in_reach = false; }));
   EXPECT_FALSE(gathers([](auto& p) { p.new_tokens = 257, p.kv_dtype = DType::kE4M3; })) << "only TMA loads FP8";
 }
 

@@ -58,7 +58,8 @@ def _rule(layer: Any, inputs: list[torch.Tensor], rows: Rows, states: Any) -> to
 def _gated_norm(norm: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """The layer's norm of x [rows, dim], times silu(gate)."""
     eps = getattr(norm, "variance_epsilon", None)
-    if eps is None:  # a transformers that takes flash-linear-attention's norm where that is installed
+    # A transformers may take flash-linear-attention's norm, and hooks are those of a module.
+    if eps is None or norm._forward_hooks or norm._forward_pre_hooks:
         return norm(x, gate)
     return ops.rms_norm(x, norm.weight, eps=eps, gate=gate)
 

@@ -132,9 +132,10 @@ bool rows_are_multiples(const void* data, int64_t token_stride, int64_t head_str
 
 // Returns true if 32 bits count a side's rows, and the units of 16 bytes between any two of them.
 bool is_in_reach(const PagedSide& side, int64_t places, int page_size) {
-  constexpr int64_t kMostElements = (int64_t{1} << 36) / 2;
+  constexpr int64_t kMostElements = (int64_t{1} << 36) / 2 / 2;  // of 2 bytes; pages and slots add up
   return side.data == nullptr || (side.page_stride >= 0 && side.slot_stride >= 0 && places <= INT32_MAX / page_size &&
-                                  side.page_stride <= kMostElements / std::max<int64_t>(places, 1));
+                                  side.page_stride <= kMostElements / std::max<int64_t>(places, 1) &&
+                                  side.slot_stride <= kMostElements / page_size);
 }
 
 // Returns the layout of a call with 16-bit queries.
@@ -147,9 +148,7 @@ AttentionProblem::Layout layout_of(const AttentionParams& p) {
   const bool sides = fits(p.k, pool_type) && fits(p.v, pool_type) && fits(p.k_new, p.q_type) && fits(p.v_new, p.q_type);
   if (!sides || !rows_are_multiples(p.q, p.q_token_stride, p.q_head_stride, 8)) return kAny;
   if (!rows_are_multiples(p.out, p.out_token_stride, p.out_head_stride, 2)) return kAny;
-  const bool reachable = is_in_reach(p.k, p.k.pages, p.page_size) && is_in_reach(p.v, p.v.pages, p.page_size) &&
-                         is_in_reach(p.k_new, p.tokens, 1) && is_in_reach(p.v_new, p.tokens, 1);
-  return reachable && rows_are_multiples(p.out, p.out_token_stride, p.out_head_stride, 8) ? kTma : kVec16;
+  return rows_are_multiples(p.out, p.out_token_stride, p.out_head_stride, 8) ? kTma : kVec16;
 }
 
 }  // namespace
@@ -167,6 +166,8 @@ AttentionProblem problem_of(const AttentionParams& p, const AttentionShape& shap
           .positive_scale = p.scale > 0,
           .layout = layout_of(p),
           .pool = p.k.data != nullptr && p.v.data != nullptr,
+          .in_reach = is_in_reach(p.k, p.k.pages, p.page_size) && is_in_reach(p.v, p.v.pages, p.page_size) &&
+                      is_in_reach(p.k_new, p.tokens, 1) && is_in_reach(p.v_new, p.tokens, 1),
           .new_tokens = p.k_new.data == nullptr ? 0 : shape.max_rows / (p.heads / p.kv_heads),
           .shape = shape};
 }

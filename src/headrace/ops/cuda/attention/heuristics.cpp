@@ -29,10 +29,11 @@ bool fits_sm90(const AttentionProblem& p, const DeviceProperties& device) {
 }
 
 // Returns true if a call is for the kernel that gathers keys and values row by row: TMA cannot load them, or many new
-// keys lie beside the pool, which the consumers would have to load.
+// keys lie beside the pool, which the consumers would have to load. For a 12th of a prompt's keys that takes as long.
 bool gathers(const AttentionProblem& p, const DeviceProperties& device) {
-  constexpr int kMostFilledTokens = 256;
-  return fits_wgmma(p, device) && !p.is_fp8() && (!fits_tma(p) || p.new_tokens > kMostFilledTokens);
+  constexpr int kMostFilledTokens = 256, kMostFilledShare = 12;
+  const bool many = p.new_tokens > kMostFilledTokens && int64_t{p.new_tokens} * kMostFilledShare > p.shape.seen_keys;
+  return fits_wgmma(p, device) && !p.is_fp8() && p.in_reach && (!fits_tma(p) || many);
 }
 
 bool fits_sm80(const AttentionProblem& p) {

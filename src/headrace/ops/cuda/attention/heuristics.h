@@ -49,10 +49,10 @@ struct AttentionProblem {
   // The masks and scores beyond a KeySpan's: a sliding window, a logit soft cap, encoder keys, a scale that is not
   // positive.
   bool window = false, soft_cap = false, encoder = false, positive_scale = true;
-  // Addresses and strides. kTma: multiples of 16 bytes, within 64 GiB a side. kVec16: 16-byte copies of all but the
-  // outputs are possible.
+  // Addresses and strides. kTma: multiples of 16 bytes. kVec16: 16-byte copies of all but the outputs are possible.
   enum class Layout : uint8_t { kAny, kVec16, kTma } layout = Layout::kTma;
   bool pool = true;           // cached keys and values have a pool
+  bool in_reach = true;       // 32 bits count a side's rows, and the units of 16 bytes between them
   int new_tokens = 0;         // the most new tokens of a request if their keys are read beside the pool, else 0
   AttentionShape shape = {};  // counts rows, packed as (token, query head of the GQA group)
 

@@ -264,7 +264,7 @@ AttentionPlanCache::Key key_of(const AttentionCall& call) {
           p.kv_heads,
           p.window,
           static_cast<int32_t>(p.type),
-          (p.encoder ? 1 : 0) + (p.k_new.data == nullptr ? 2 : 0),
+          (p.encoder ? 1 : 0) + (p.k_new.data == nullptr ? 2 : 0) + (call.gathers ? 4 : 0),
           static_cast<int32_t>(call.plan.cuts)};
 }
 

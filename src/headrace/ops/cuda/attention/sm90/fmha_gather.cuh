@@ -100,8 +100,8 @@ struct Gatherer {
   __device__ const uint4* rows_from(const PagedSide& side, int chunk) const {
     return static_cast<const uint4*>(side.data) + work.kv_head * (side.head_stride / kUnit) + chunk;
   }
-  // Returns how far a row lies behind the first one, in units of 16 bytes (32 bits count them: layout_of()); of any row
-  // for a hidden one, which is not read.
+  // Returns how far a row lies behind the first one, in units of 16 bytes (AttentionProblem::in_reach). A hidden row is
+  // not read: its number means nothing.
   __device__ uint32_t units_of(const PagedSide& pool, const PagedSide& fresh, int at) const {
     const auto units = [](int64_t stride) { return static_cast<uint32_t>(stride / kUnit); };
     if (at < 0) return static_cast<uint32_t>(TileRows<S>::kHidden - 1 - at) * units(fresh.page_stride);

@@ -33,7 +33,8 @@ class WorkList {
         rows_(call.rows),
         keys_(call.keys),
         group_(p_.heads / p_.kv_heads),
-        piece_tiles_(call.plan.piece_tiles) {
+        piece_tiles_(call.plan.piece_tiles),
+        gathers_(call.gathers) {
     if (plan_.finer_end) find_finer();
     if (plan_.long_tiles > 0) choose_length(static_cast<unsigned>(call.blocks));
     unsigned units = 0, tiles = 0;
@@ -221,7 +222,7 @@ class WorkList {
     work.tiles = keys.tiles(keys_);
     // Consumers do not clear keys beyond their rows' view in a tile that the pool holds. The whole tile is loaded, as
     // if the last row saw it, because an earlier kernel may have left NaN in that shared memory.
-    if (p_.k_new.data == nullptr && !p_.encoder && keys.adjacent && keys.hole.end <= keys.hole.begin) {
+    if (!gathers_ && p_.k_new.data == nullptr && !p_.encoder && keys.adjacent && keys.hole.end <= keys.hole.begin) {
       const int whole = (work.bottom.end + keys_ - 1) / keys_ * keys_;
       work.bottom.end = max(work.bottom.end, min(whole, axis.ctx + axis.span.q_len));
     }
@@ -259,6 +260,7 @@ class WorkList {
   const AttentionParams& p_;
   const WorkPlan& plan_;
   int rows_, keys_, group_, piece_tiles_;
+  bool gathers_;   // keys that no row sees are zeros
   int tiles_ = 0;  // row tiles
   unsigned units_ = 0;
   EvenSplits shares_;        // even splits of the KV tiles of all KV heads among CTAs
