@@ -6,8 +6,8 @@ namespace headrace::cuda {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// Where the rows of a tile lie; a lane has every 32nd. At or above 0: a slot of the pool, counted over all pages. Below
-// kHidden: a new token, kHidden - 1 - token. kHidden: no row of Q sees the key; it is loaded as zeros.
+// Places of a tile's rows of K and V; a lane has every 32nd. A number from 0 on is a slot of the pool, counted over all
+// pages. kHidden: no row of Q sees the key, which is loaded as zeros. kHidden - 1 - t: the key is that of new token t.
 template <class S>
 struct TileRows {
   static constexpr int kHidden = -1, kOfLane = S::kKeys / 32;

@@ -123,8 +123,8 @@ struct Sm90Shape {
 template <class S>
 struct Ranges {
   int2 row[S::kRows];  // [first, end)
-  // A tile within these positions is in the pool, and every key of it belongs to the request. Keys that some rows do
-  // not see are loaded all the same and hidden by their weights alone. Empty if there are no such positions.
+  // Values of a tile within these positions need no clearing: every key of it belongs to the request, or is loaded as
+  // zeros (kGathers). Keys that some rows do not see are hidden by their weights alone. Empty if there are none.
   int stored_from, stored_to;
   // true: `row` describes completely what the rows see.
   bool say_all;

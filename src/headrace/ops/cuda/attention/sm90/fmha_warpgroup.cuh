@@ -58,8 +58,8 @@ struct Warpgroup {
   }
   __device__ int row_of(int half) const { return row_group() * 64 + warp * 16 + half * 8 + lane / 4; }
 
-  // Signals that the warp is done with what the barrier guards. Where threads and not TMA write there next (FP8), each
-  // lane arrives itself: the race checker does not follow one lane that arrives for the others.
+  // Signals that the warp is done with what the barrier guards. Where the dequant warpgroup writes there next (FP8),
+  // each lane arrives itself: the race checker does not follow one lane that arrives for the others.
   __device__ void release(uint64_t& empty) const {
     if constexpr (S::kFp8) return barrier_arrive(shared_address(&empty));
     __syncwarp();

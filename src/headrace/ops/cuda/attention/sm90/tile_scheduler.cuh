@@ -220,7 +220,7 @@ class WorkList {
     work.top = axis.row(p_, work.row0 / group_), work.bottom = axis.row(p_, last / group_);
     const BlockKeys keys(p_, axis, work.top, work.bottom);
     work.tiles = keys.tiles(keys_);
-    // Consumers do not clear keys beyond their rows' view in a tile that the pool holds. The whole tile is loaded, as
+    // Consumers do not clear keys beyond their rows' view in a tile that TMA loads. The whole tile is loaded, as
     // if the last row saw it, because an earlier kernel may have left NaN in that shared memory.
     if (!gathers_ && p_.k_new.data == nullptr && !p_.encoder && keys.adjacent && keys.hole.end <= keys.hole.begin) {
       const int whole = (work.bottom.end + keys_ - 1) / keys_ * keys_;
